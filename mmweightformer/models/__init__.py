@@ -1,0 +1,10 @@
+# Copyright (c) mmweightformer contributors. All rights reserved.
+from .backbones import WeightFormer
+from .layers import DynamicDepthwiseConv2d, DynamicLinear
+from .necks import SimpleFeaturePyramid
+from .norm import LayerNorm2d
+
+__all__ = [
+    'DynamicDepthwiseConv2d', 'DynamicLinear', 'LayerNorm2d',
+    'SimpleFeaturePyramid', 'WeightFormer'
+]

@@ -1,0 +1,97 @@
+# Copyright (c) mmweightformer contributors. All rights reserved.
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .precision import autocast_disabled
+
+
+class DynamicDepthwiseConv2d(nn.Module):
+    r"""Depthwise convolution whose kernels are predicted from its input.
+
+    The spatially adaptive prediction of WeightFormer: one K×K kernel for each
+    sample and channel,
+
+    .. math::
+        X_p &= \mathrm{AdaptiveAvgPool}_{K \times K}(X) \\
+        \Delta w &= \mathrm{Conv}_{1 \times 1}(
+            \mathrm{GELU}(\mathrm{Conv}_{1 \times 1}(X_p))) \\
+        y &= x * (w_0 + \Delta w / (\lVert \Delta w \rVert_F + 1)) + b
+
+    where the norm runs over the K×K entries of a kernel and :math:`*` is the
+    depthwise convolution with stride 1 and zero padding to the input's size.
+
+    Args:
+        channels (int): C.
+        kernel_size (int): K, odd. Defaults to 3.
+
+    Raises:
+        ValueError: If ``channels`` is not positive or ``kernel_size`` not a
+            positive odd number.
+
+    Shape:
+        - Input: :math:`(B, C, h, w)`, any grid from 1×1.
+        - Output: :math:`(B, C, h, w)`.
+
+    Attributes:
+        weight (Tensor): :math:`w_0`, :math:`(C, 1, K, K)`.
+        bias (Tensor): :math:`b`, :math:`(C,)`.
+        conv1 (nn.Conv2d): The first 1×1 convolution of the prediction.
+        conv2 (nn.Conv2d): The second one, without bias.
+    """
+
+    def __init__(self, channels: int, kernel_size: int = 3) -> None:
+        super().__init__()
+        if channels < 1:
+            raise ValueError(f'channels must be positive, got {channels}')
+        if kernel_size < 1 or kernel_size % 2 == 0:
+            raise ValueError('kernel_size must be a positive odd number, '
+                             f'got {kernel_size}')
+        self.channels = channels
+        self.kernel_size = kernel_size
+        self.weight = nn.Parameter(
+            torch.empty(channels, 1, kernel_size, kernel_size))
+        self.bias = nn.Parameter(torch.empty(channels))
+        self.conv1 = nn.Conv2d(channels, channels, 1)
+        self.conv2 = nn.Conv2d(channels, channels, 1, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for param in self.weight, self.bias:
+            nn.init.trunc_normal_(param, std=0.02)
+        for conv in self.conv1, self.conv2:
+            conv.reset_parameters()
+
+    def predict(self, x: Tensor) -> Tensor:
+        """The normalised kernel delta of each sample.
+
+        Args:
+            x (Tensor): Features, :math:`(B, C, h, w)`.
+
+        Returns:
+            Tensor: :math:`(B, C, K, K)`, in float32 or wider.
+        """
+        pooled = F.adaptive_avg_pool2d(x, self.kernel_size)
+        delta = self.conv2(F.gelu(self.conv1(pooled)))
+        # A sum of squares leaves the range of float16.
+        with autocast_disabled(x.device):
+            delta = delta.to(torch.promote_types(x.dtype, torch.float32))
+            norm = torch.linalg.vector_norm(delta, dim=(2, 3), keepdim=True)
+            return delta / (norm + 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, channels, h, w = x.shape
+        if batch == 0:  # no convolution takes zero groups
+            return x
+        weight = (self.weight.squeeze(1) + self.predict(x)).to(x.dtype)
+        # A group for each sample and channel.
+        y = F.conv2d(
+            x.reshape(1, batch * channels, h, w),
+            weight.reshape(batch * channels, 1, *weight.shape[2:]),
+            self.bias.repeat(batch),
+            padding=self.kernel_size // 2,
+            groups=batch * channels)
+        return y.reshape(batch, channels, h, w)
+
+    def extra_repr(self) -> str:
+        return f'{self.channels}, kernel_size={self.kernel_size}'

@@ -1,0 +1,26 @@
+# Copyright (c) mmweightformer contributors. All rights reserved.
+import torch.nn.functional as F
+from mmengine.registry import MODELS
+from torch import Tensor, nn
+
+
+@MODELS.register_module('LN2d')
+class LayerNorm2d(nn.LayerNorm):
+    """LayerNorm over the channels of (B, C, H, W) features.
+
+    The norm of ViTDet's pyramid and heads, as ``norm_cfg=dict(type='LN2d')``
+    in any scope.
+
+    Args:
+        num_channels (int): C.
+        eps (float): Added to the variance. Defaults to 1e-6.
+    """
+
+    def __init__(self, num_channels: int, eps: float = 1e-6) -> None:
+        super().__init__(num_channels, eps=eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.layer_norm(
+            x.permute(0, 2, 3, 1), self.normalized_shape, self.weight,
+            self.bias, self.eps)
+        return x.permute(0, 3, 1, 2)

@@ -1,0 +1,53 @@
+# Copyright (c) mmweightformer contributors. All rights reserved.
+import reference
+import torch
+from mmengine.registry import MODELS
+from torch.utils.flop_counter import FlopCounterMode
+
+from mmweightformer.utils import official_to_mm
+
+# The size of the golden files.
+SMALL = dict(embed_dims=32, depth=5)
+
+
+def randomize(module):
+    """Random parameters of a size at which every path matters."""
+    for param in module.parameters():
+        torch.nn.init.normal_(param, std=param[0].numel()**-0.5)
+    return module
+
+
+def build_backbone(arch=SMALL, **kwargs):
+    return MODELS.build(dict(type='WeightFormer', arch=arch, **kwargs))
+
+
+def backbone_state(official):
+    """An official state dict under the names of the backbone alone."""
+    return {
+        name[len('backbone.'):]: value
+        for name, value in official_to_mm(official).items()
+        if name.startswith('backbone.')
+    }
+
+
+def official_backbone(state=None, **kwargs):
+    """A backbone in float64 with official parameters, by default random."""
+    if state is None:
+        state = reference.random_state(**SMALL)
+    backbone = build_backbone(**kwargs).double().eval()
+    # A backbone without the final norm has no place for its parameters.
+    needed = backbone.state_dict().keys()
+    state = backbone_state(state)
+    backbone.load_state_dict({k: v for k, v in state.items() if k in needed})
+    return backbone
+
+
+def relative_error(actual, expected):
+    return ((actual - expected).abs().max() / expected.abs().max()).item()
+
+
+def count_macs(function, *args):
+    """Multiply-adds by torch's own counter."""
+    with FlopCounterMode(display=False) as counter:
+        function(*args)
+    return counter.get_total_flops() / 2
