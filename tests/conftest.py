@@ -4,6 +4,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+import mmweightformer  # noqa: F401
+
 # The machines of CI are slow and shared: no deadline for an example.
 settings.register_profile('default', deadline=None, max_examples=30)
 settings.load_profile('default')
