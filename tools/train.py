@@ -1,0 +1,60 @@
+# Copyright (c) mmweightformer contributors. All rights reserved.
+"""Train a model of any task."""
+import argparse
+
+from common import (add_runner_arguments, build_runner, load_config,
+                    plain_file_errors)
+from mmengine.config import Config
+from mmengine.device import get_device
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description='Train a model')
+    parser.add_argument('config', help='train config file path')
+    add_runner_arguments(parser)
+    parser.add_argument(
+        '--amp',
+        action='store_true',
+        help='enable automatic mixed precision training')
+    parser.add_argument(
+        '--auto-scale-lr',
+        action='store_true',
+        help='scale the learning rate by the actual over the base batch size')
+    parser.add_argument(
+        '--resume',
+        nargs='?',
+        const='auto',
+        help='resume from this checkpoint, or without one from the latest '
+        'checkpoint in the work directory')
+    args = parser.parse_args()
+    if args.amp and get_device() in ('cpu', 'mps'):
+        parser.error('--amp needs a GPU or another accelerator that '
+                     f"mmengine's AmpOptimWrapper knows; found {get_device()}")
+    return args
+
+
+def merge_args(cfg: Config, args: argparse.Namespace) -> None:
+    if args.amp:
+        cfg.optim_wrapper.type = 'AmpOptimWrapper'
+        cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
+    if args.auto_scale_lr:
+        if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
+            raise SystemExit('--auto-scale-lr needs '
+                             'auto_scale_lr.base_batch_size in the config')
+        cfg.auto_scale_lr.enable = True
+    if args.resume is not None:
+        cfg.resume = True
+        cfg.load_from = None if args.resume == 'auto' else args.resume
+
+
+def main() -> None:
+    args = parse_args()
+    with plain_file_errors():
+        cfg = load_config(args)
+        merge_args(cfg, args)
+        stages = ['train'] + (['val'] if cfg.get('val_cfg') else [])
+        build_runner(cfg, stages).train()
+
+
+if __name__ == '__main__':
+    main()
