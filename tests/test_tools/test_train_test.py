@@ -1,0 +1,196 @@
+# Copyright (c) mmweightformer contributors. All rights reserved.
+"""tools/train.py and tools/test.py, as they are called."""
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFIG = 'configs/digits/mask_rcnn_wf_t_digits.py'
+COCO = 'configs/mask_rcnn_wf_t_coco.py'
+
+
+def run(*command, **env):
+    """Run a command from the root of the checkout."""
+    return subprocess.run([str(part) for part in command],
+                          capture_output=True,
+                          text=True,
+                          env={
+                              **os.environ, 'OMP_NUM_THREADS': '2',
+                              **env
+                          })
+
+
+def succeed(*command, **env):
+    result = run(*command, **env)
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr
+    return result.stdout + result.stderr
+
+
+def refused(*command, **env):
+    result = run(*command, **env)
+    assert result.returncode != 0
+    assert 'Traceback' not in result.stderr
+    assert len(result.stderr.strip().splitlines()) <= 10
+    return result.stderr
+
+
+@pytest.fixture(scope='module')
+def data_root(tmp_path_factory):
+    root = tmp_path_factory.mktemp('digits')
+    succeed(sys.executable, 'tools/dataset_converters/digits.py', root,
+            '--num-train', 10, '--num-val', 4, '--size', 64, '--layouts',
+            'coco')
+    return root / 'coco'
+
+
+@pytest.fixture(scope='module')
+def options(data_root):
+    """Ten images, two iterations an epoch."""
+    annotations = data_root / 'annotations' / 'instances_val2017.json'
+    return [
+        '--cfg-options', 'train_cfg.max_epochs=1', 'train_cfg.val_interval=1',
+        'train_dataloader.batch_size=5', 'train_dataloader.num_workers=0',
+        'train_dataloader.persistent_workers=False',
+        'val_dataloader.num_workers=0',
+        'val_dataloader.persistent_workers=False',
+        'test_dataloader.num_workers=0',
+        'test_dataloader.persistent_workers=False',
+        f'train_dataloader.dataset.data_root={data_root}',
+        f'val_dataloader.dataset.data_root={data_root}',
+        f'test_dataloader.dataset.data_root={data_root}',
+        f'val_evaluator.ann_file={annotations}',
+        f'test_evaluator.ann_file={annotations}', 'randomness.seed=0',
+        'default_hooks.logger.interval=1'
+    ]
+
+
+@pytest.fixture(scope='module')
+def trained(options, tmp_path_factory):
+    work_dir = tmp_path_factory.mktemp('trained')
+    succeed(sys.executable, 'tools/train.py', CONFIG, '--work-dir', work_dir,
+            *options)
+    return work_dir
+
+
+def logged(work_dir):
+    """The training steps of the last run, as (epoch, iter, loss)."""
+    scalars = max(work_dir.glob('*/vis_data/scalars.json'))
+    steps = map(json.loads, scalars.read_text().splitlines())
+    return [(s['epoch'], s['iter'], s['loss']) for s in steps if 'loss' in s]
+
+
+def test_checkpoint_and_log(trained):
+    assert (trained / 'last_checkpoint').read_text().endswith('epoch_1.pth')
+    assert [step[:2] for step in logged(trained)] == [(1, 1), (1, 2)]
+    assert (trained / Path(CONFIG).name).exists()
+
+
+def test_same_seed_same_losses(trained, options, tmp_path):
+    """Through the installed mmdet's own tool, which only has the config."""
+    import mmdet
+    tool = Path(mmdet.__file__).parent / '.mim' / 'tools' / 'train.py'
+    succeed(sys.executable, tool, CONFIG, '--work-dir', tmp_path, *options)
+    assert logged(tmp_path) == logged(trained)
+
+
+@pytest.mark.parametrize('explicit', [False, True])
+def test_resume(trained, options, explicit, tmp_path):
+    checkpoint = trained / 'epoch_1.pth'
+    os.symlink(checkpoint, tmp_path / 'epoch_1.pth')
+    (tmp_path / 'last_checkpoint').write_text(str(checkpoint))
+    resume = ['--resume', checkpoint] if explicit else ['--resume']
+    succeed(sys.executable, 'tools/train.py', CONFIG, '--work-dir', tmp_path,
+            *resume, *options, 'train_cfg.max_epochs=2')
+    assert [step[:2] for step in logged(tmp_path)] == [(2, 3), (2, 4)]
+
+
+def test_test(trained, options, tmp_path):
+    out = tmp_path / 'predictions.pkl'
+    output = succeed(sys.executable, 'tools/test.py', CONFIG,
+                     trained / 'epoch_1.pth', '--work-dir', tmp_path, '--out',
+                     out, '--show-dir', 'drawn', '--tta', *options,
+                     'model.test_cfg.rcnn.score_thr=0.')
+    for name in 'coco/bbox_mAP', 'coco/segm_mAP':
+        assert name in output.splitlines()[-1] or name in output
+    assert len(pickle.loads(out.read_bytes())) == 4
+    assert len(list(tmp_path.glob('*/drawn/*.jpg'))) == 4
+
+
+def test_missing_data_is_named(tmp_path):
+    error = refused(sys.executable, 'tools/train.py', COCO, '--work-dir',
+                    tmp_path, '--cfg-options',
+                    'train_dataloader.dataset.data_root=nowhere/coco',
+                    'val_dataloader.dataset.data_root=nowhere/coco')
+    for path in ('nowhere/coco/annotations/instances_train2017.json',
+                 'nowhere/coco/train2017/', 'nowhere/coco/val2017/',
+                 'train_dataloader.dataset.ann_file', 'README.md'):
+        assert path in error
+
+
+def test_missing_checkpoint_is_named(options, tmp_path):
+    for command in (['tools/test.py', CONFIG, 'no.pth'],
+                    ['tools/train.py', CONFIG, '--resume', 'no.pth']):
+        error = refused(sys.executable, *command, '--work-dir', tmp_path,
+                        *options)
+        assert 'no.pth  (load_from)' in error
+
+
+def test_missing_pretrained_checkpoint_is_named(options, tmp_path):
+    error = refused(sys.executable, 'tools/train.py', CONFIG, '--work-dir',
+                    tmp_path, *options,
+                    'model.backbone.init_cfg.type=Pretrained',
+                    'model.backbone.init_cfg.checkpoint=no.pth')
+    assert 'no.pth  (model.backbone.init_cfg.checkpoint)' in error
+
+
+def test_missing_image_is_named(trained, data_root, options, tmp_path):
+    image = sorted((data_root / 'val2017').iterdir())[0]
+    moved = image.rename(tmp_path / 'moved')
+    try:
+        error = refused(sys.executable, 'tools/test.py', CONFIG,
+                        trained / 'epoch_1.pth', '--work-dir', tmp_path,
+                        *options, 'test_dataloader.num_workers=1')
+        assert str(image) in error
+    finally:
+        moved.rename(image)
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (['train.py', 'no.py'], 'no.py'),
+    (['test.py', CONFIG, 'a.pth', '--out', 'a.json'], '.pkl'),
+    (['train.py'], 'config'),
+    (['train.py', CONFIG, '--launcher', 'ssh'], 'slurm'),
+])
+def test_wrong_arguments(arguments, message):
+    assert message in refused(sys.executable, f'tools/{arguments[0]}',
+                              *arguments[1:])
+
+
+@pytest.mark.parametrize('script, arguments, expected', [
+    ('dist_train.sh', ['c.py', 4, '--amp', '--work-dir', 'a b'],
+     'train.py c.py --launcher pytorch --amp --work-dir a b'),
+    ('dist_test.sh', ['c.py', 'c.pth', 4, '--tta'],
+     'test.py c.py c.pth --launcher pytorch --tta'),
+    ('slurm_train.sh', ['part', 'job', 'c.py', 'work', '--amp'],
+     'train.py c.py --work-dir=work --launcher slurm --amp'),
+    ('slurm_test.sh', ['part', 'job', 'c.py', 'c.pth', '--tta'],
+     'test.py c.py c.pth --launcher slurm --tta'),
+])
+def test_launch_scripts(script, arguments, expected, tmp_path):
+    """With stand-ins for the launchers, which print their arguments."""
+    for name in 'python', 'srun':
+        stand_in = tmp_path / name
+        stand_in.write_text('#!/bin/sh\necho "$@"\n')
+        stand_in.chmod(0o755)
+    output = succeed(
+        'bash',
+        f'tools/{script}',
+        *arguments,
+        PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert expected in output
+    gpus = '--nproc_per_node=4' if 'dist' in script else '--ntasks=8'
+    assert gpus in output
