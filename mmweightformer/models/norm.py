@@ -23,4 +23,5 @@ class LayerNorm2d(nn.LayerNorm):
         x = F.layer_norm(
             x.permute(0, 2, 3, 1), self.normalized_shape, self.weight,
             self.bias, self.eps)
-        return x.permute(0, 3, 1, 2)
+        # mmcv's operators, RoIAlign among them, read memory as contiguous.
+        return x.permute(0, 3, 1, 2).contiguous()

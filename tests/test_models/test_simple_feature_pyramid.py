@@ -1,7 +1,7 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 import pytest
 import torch
-from helpers import count_macs
+from helpers import build_backbone, count_macs
 from mmengine.registry import MODELS
 from torch import nn
 
@@ -40,6 +40,20 @@ def test_last_map_alone_is_used_and_every_parameter():
         torch.testing.assert_close(out, alone)
     sum(out.square().sum() for out in outs).backward()
     assert all(p.grad is not None for p in neck.parameters())
+
+
+def test_roi_align_reads_the_features_as_they_are():
+    """It takes any memory for contiguous, and then pools garbage."""
+    from mmcv.ops import roi_align
+    backbone = build_backbone()
+    neck = SimpleFeaturePyramid(32, 16)
+    features = backbone(torch.randn(1, 3, 64, 64))
+    for x in (*features, *neck(features)):
+        assert x.is_contiguous()
+        h, w = x.shape[2:]
+        whole = torch.tensor([[0., 0., 0., w, h]])
+        pooled = roi_align(x, whole, (h, w), 1., 1, 'avg', True)
+        torch.testing.assert_close(pooled, x)
 
 
 def test_other_scales_and_levels():

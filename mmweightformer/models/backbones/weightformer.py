@@ -305,7 +305,8 @@ class WeightFormer(BaseModule):
 
     def _format_output(self, x: Tensor) -> Tensor:
         if self.out_type == 'featmap':
-            return x.permute(0, 3, 1, 2)
+            # mmcv's operators read memory as contiguous, whatever it is.
+            return x.permute(0, 3, 1, 2).contiguous()
         x = x.flatten(1, 2)
         return x.mean(dim=1) if self.out_type == 'avg_featmap' else x
 
