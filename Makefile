@@ -30,9 +30,14 @@ demo: install
 	$(VENV_PY) tools/dataset_converters/digits.py data/digits
 	$(VENV_PY) tools/train.py $(DIGITS)
 	$(VENV_PY) tools/test.py $(DIGITS) "$$(cat $(WORK_DIR)/last_checkpoint)" \
-	    --show-dir "$(CURDIR)/$(WORK_DIR)/show"
-	@echo 'Logs and checkpoints: $(WORK_DIR)'
-	@echo 'Images with predictions: $(WORK_DIR)/show'
+	    --show-dir "$(CURDIR)/$(WORK_DIR)/predictions"
+	$(VENV_PY) tools/visualization/montage.py $(WORK_DIR)/predictions \
+	    $(WORK_DIR)/predictions.jpg
+	@echo
+	@echo 'Dataset, with a sheet of samples:  data/digits/contact_sheet.png'
+	@echo 'Logs and checkpoints:              $(WORK_DIR)'
+	@echo 'Ground truth beside predictions:   $(WORK_DIR)/predictions'
+	@echo 'Some of them on a sheet:           $(WORK_DIR)/predictions.jpg'
 
 test: install
 	$(VENV_PY) -m pytest $(ARGS)

@@ -1,4 +1,8 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
+import runpy
+import sys
+from unittest import mock
+
 import reference
 import torch
 from mmengine.registry import MODELS
@@ -51,3 +55,16 @@ def count_macs(function, *args):
     with FlopCounterMode(display=False) as counter:
         function(*args)
     return counter.get_total_flops() / 2
+
+
+def run_tool(path, *arguments):
+    """Run a tool in this process.
+
+    Returns:
+        What it exits with: None, a number or the message of an error.
+    """
+    with mock.patch.object(sys, 'argv', [path, *map(str, arguments)]):
+        try:
+            runpy.run_path(path, run_name='__main__')
+        except SystemExit as stop:
+            return stop.code

@@ -7,7 +7,6 @@ from common import (add_runner_arguments, build_runner, load_config,
                     plain_file_errors)
 from mmengine.config import Config, ConfigDict
 from mmengine.dist import is_main_process
-from mmengine.registry import METRICS, DefaultScope
 
 PICKLES = ('.pkl', '.pickle')
 
@@ -89,19 +88,18 @@ def set_tta(cfg: Config) -> None:
 
 
 def set_out(cfg: Config, out: str) -> None:
-    evaluator = cfg.test_evaluator
-    if not out.endswith(PICKLES):
-        if cfg.get('default_scope') != 'mmseg':
-            raise SystemExit(f'--out must end with one of {PICKLES}, '
-                             f'got {out}')
-        evaluator.update(output_dir=out, keep_results=True)
-        return
-    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
+    scope, evaluators = cfg.get('default_scope'), cfg.test_evaluator
+    if not isinstance(evaluators, list):
+        evaluators = [evaluators]
+    if out.endswith(PICKLES):
         # mmdet's own dump encodes the masks.
-        dump = 'DumpDetResults' if METRICS.get('DumpDetResults') else \
-            'DumpResults'
-    evaluators = evaluator if isinstance(evaluator, list) else [evaluator]
-    cfg.test_evaluator = evaluators + [dict(type=dump, out_file_path=out)]
+        dump = 'DumpDetResults' if scope == 'mmdet' else 'DumpResults'
+        evaluators = evaluators + [dict(type=dump, out_file_path=out)]
+    elif scope == 'mmseg':
+        evaluators[0].update(output_dir=out, keep_results=True)
+    else:
+        raise SystemExit(f'--out must end with one of {PICKLES}, got {out}')
+    cfg.test_evaluator = evaluators
 
 
 def main() -> None:

@@ -21,22 +21,24 @@ def find_missing_files(cfg: Config, stages: Sequence[str]) -> List[str]:
         list[str]: Each missing path as it was looked for, and the field of
         the config that names it.
     """
-    named: Dict[str, str] = {}
+    missing: Dict[str, str] = {}
     for stage in stages:
         for key in f'{stage}_dataloader', f'{stage}_evaluator':
             for field, node in _walk(cfg.get(key), key):
                 for name, path in _data_paths(node):
                     if not exists(path, node.get('backend_args')):
-                        named.setdefault(path, f'{field}.{name}')
-    for field, node in _walk(cfg.get('model'), 'model'):
-        if node.get('type') == 'Pretrained' and 'checkpoint' in node:
-            named.setdefault(node['checkpoint'], f'{field}.checkpoint')
-    if cfg.get('load_from'):
-        named.setdefault(cfg.load_from, 'load_from')
-    return [
-        f'{path}  ({field})' for path, field in named.items()
-        if '://' not in path and not exists(path)
-    ]
+                        missing.setdefault(path, f'{field}.{name}')
+    checkpoints = {
+        f'{field}.checkpoint': node.get('checkpoint')
+        for field, node in _walk(cfg.get('model'), 'model')
+        if node.get('type') == 'Pretrained'
+    }
+    checkpoints['load_from'] = cfg.get('load_from')
+    for field, path in checkpoints.items():
+        # Those with a scheme come from elsewhere.
+        if path and '://' not in path and not exists(path):
+            missing.setdefault(path, field)
+    return [f'{path}  ({field})' for path, field in missing.items()]
 
 
 def _walk(node: Any, field: str) -> Iterator[Tuple[str, dict]]:

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.fileio import load
 from mmengine.registry import MODELS, DefaultScope
 
 CONFIGS = sorted(
@@ -56,3 +57,12 @@ def test_mixed_precision_where_there_is_a_gpu(device, wrapper, monkeypatch):
     monkeypatch.setattr('mmengine.device.get_device', lambda: device)
     cfg = Config.fromfile('configs/mask_rcnn_wf_t_coco.py')
     assert cfg.optim_wrapper.type == wrapper
+
+
+def test_model_index_names_every_config():
+    named = set()
+    for path in load('model-index.yml')['Import']:
+        for model in load(path)['Models']:
+            assert model['Name'] == Path(model['Config']).stem
+            named.add(model['Config'])
+    assert named == {path for path in CONFIGS if 'digits' not in path}

@@ -1,23 +1,15 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 import argparse
 import pickle
-import subprocess
-import sys
 
 import pytest
 import reference
 import torch
-from helpers import SMALL, build_backbone, relative_error
+from helpers import SMALL, build_backbone, relative_error, run_tool
 from mmengine.registry import DefaultScope
 from safetensors.torch import save_file
 
 CONVERTER = 'tools/model_converters/weightformer_to_mm.py'
-
-
-def convert(src, dst):
-    return subprocess.run([sys.executable, CONVERTER, src, dst],
-                          capture_output=True,
-                          text=True)
 
 
 def save(state, path):
@@ -39,8 +31,8 @@ def test_golden_classifier(name, tmp_path):
         state = dict(
             model=state, epoch=3, args=argparse.Namespace(lr=0.1, name='t'))
     save(state, tmp_path / name)
-    result = convert(tmp_path / name, tmp_path / 'new' / 'mm.pth')
-    assert result.returncode == 0, result.stderr
+    assert run_tool(CONVERTER, tmp_path / name,
+                    tmp_path / 'new' / 'mm.pth') is None
     register_all_modules(False)
     with DefaultScope.overwrite_default_scope('mmpretrain'):
         model = MODELS.build(
@@ -51,8 +43,7 @@ def test_golden_classifier(name, tmp_path):
                 head=dict(
                     type='LinearClsHead', in_channels=32, num_classes=10)))
     checkpoint = torch.load(tmp_path / 'new' / 'mm.pth', weights_only=True)
-    model.double().load_state_dict(checkpoint['state_dict'])
-    logits = model.eval()(golden['input'])
+    model.double().eval().load_state_dict(checkpoint['state_dict'])
     logits = model.head(model.extract_feat(golden['input']))
     assert relative_error(logits, golden['logits']) < 1e-10
 
@@ -62,8 +53,8 @@ def test_every_arch_loads_without_a_missing_key(arch, tmp_path):
     embed_dims = build_backbone(arch).embed_dims
     official = reference.random_state(embed_dims, 17, 1000)
     torch.save(official, tmp_path / 'official.pth')
-    result = convert(tmp_path / 'official.pth', tmp_path / 'mm.pth')
-    assert result.returncode == 0, result.stderr
+    assert run_tool(CONVERTER, tmp_path / 'official.pth',
+                    tmp_path / 'mm.pth') is None
     model = build_backbone(
         arch,
         out_type='raw',
@@ -106,12 +97,11 @@ def test_refuses_what_is_no_weightformer(change, messages, tmp_path):
 
 def refused(src, messages):
     dst = src.parent / 'dst.pth'
-    result = convert(src, dst)
-    assert result.returncode == 1
-    assert not dst.exists()
-    assert len(result.stderr.splitlines()) < 10
+    error = run_tool(CONVERTER, src, dst)
+    assert list(src.parent.iterdir()) == ([src] if src.exists() else [])
+    assert len(error.splitlines()) < 10
     for message in [str(src), *messages]:
-        assert message in result.stderr
+        assert message in error
 
 
 class Malicious:
@@ -125,7 +115,7 @@ class Malicious:
     pickle.dumps(Malicious()), 'truncated', 'missing'
 ])
 @pytest.mark.parametrize('suffix', ['.pth', '.safetensors'])
-def test_refuses_files(content, suffix, tmp_path):
+def test_refuses_files(content, suffix, tmp_path, capsys):
     path = tmp_path / f'a{suffix}'
     message = 'cannot be read as a checkpoint of tensors'
     if content == 'missing':
@@ -136,4 +126,4 @@ def test_refuses_files(content, suffix, tmp_path):
     else:
         path.write_bytes(content)
     refused(path, [message])
-    assert 'unpickled' not in convert(path, tmp_path / 'b').stdout
+    assert 'unpickled' not in capsys.readouterr().out
