@@ -29,7 +29,7 @@ model = dict(
     train_cfg=dict(
         rpn=dict(sampler=dict(num=64)),
         rpn_proposal=dict(nms_pre=500, max_per_img=200),
-        rcnn=dict(sampler=dict(num=64))),
+        rcnn=dict(sampler=dict(num=64, pos_fraction=0.5))),
     test_cfg=dict(rpn=dict(nms_pre=500, max_per_img=200)))
 
 data_root = 'data/digits/coco/'
@@ -67,7 +67,7 @@ val_evaluator = dict(
 test_evaluator = val_evaluator
 
 max_epochs = 5
-train_cfg = dict(max_epochs=max_epochs)
+train_cfg = dict(max_epochs=max_epochs, val_interval=2)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, end=100),
     dict(
