@@ -41,7 +41,7 @@ amp = get_device() not in ('cpu', 'mps')
 optim_wrapper = dict(
     _delete_=True,
     type='AmpOptimWrapper' if amp else 'OptimWrapper',
-    optimizer=dict(type='AdamW', lr=1e-4, betas=(0.9, 0.999), weight_decay=0.1),
+    optimizer=dict(type='AdamW', lr=1e-4, weight_decay=0.1),
     constructor='LayerDecayOptimWrapperConstructor',
     paramwise_cfg=dict(
         # ViTDet's 0.7 for 12 blocks, spread over 17.

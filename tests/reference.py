@@ -20,16 +20,14 @@ def select(state, prefix):
     """Returns the entries of `state` under `prefix`, without the prefix."""
     return {
         name[len(prefix):]: value
-        for name, value in state.items()
-        if name.startswith(prefix)
+        for name, value in state.items() if name.startswith(prefix)
     }
 
 
 def layer_norm(x, params):
     """LayerNorm over the last axis, with `weight` and `bias`."""
     channels = x.shape[-1]
-    return F.layer_norm(
-        x, (channels,), params['weight'], params['bias'], EPS)
+    return F.layer_norm(x, (channels, ), params['weight'], params['bias'], EPS)
 
 
 def dynamic_linear(x, params, reduction=4):
@@ -58,7 +56,7 @@ def dynamic_linear(x, params, reduction=4):
         b = ab[:, channels // reduction:]
         u = F.silu(a) @ params['w1']
         v = F.silu(b) @ params['w2']
-        delta = u.transpose(0, 1) @ v * channels ** -0.5 / tokens
+        delta = u.transpose(0, 1) @ v * channels**-0.5 / tokens
         norm = torch.linalg.vector_norm(delta, dim=0, keepdim=True)
         delta = delta / (norm + 1)
         outputs.append(x[sample] @ (params['w'] + delta) + params['b'])
@@ -97,8 +95,11 @@ def static_depthwise_conv(x, params):
     """Plain depthwise convolution of a B x h x w x C grid."""
     weight = params['weight']
     y = F.conv2d(
-        x.permute(0, 3, 1, 2), weight, params['bias'],
-        padding=weight.shape[-1] // 2, groups=x.shape[-1])
+        x.permute(0, 3, 1, 2),
+        weight,
+        params['bias'],
+        padding=weight.shape[-1] // 2,
+        groups=x.shape[-1])
     return y.permute(0, 2, 3, 1)
 
 
@@ -140,8 +141,7 @@ def embed(image, state):
     """
     weight = state['patch_embed.proj.weight']
     x = F.conv2d(
-        image, weight, state['patch_embed.proj.bias'],
-        stride=weight.shape[-1])
+        image, weight, state['patch_embed.proj.bias'], stride=weight.shape[-1])
     return layer_norm(x.permute(0, 2, 3, 1), select(state, 'init_norm.'))
 
 
@@ -158,8 +158,8 @@ def forward(image, state, dynamic_every=3):
         `logits` (B x classes).
     """
     depth = 1 + max(
-        int(name.split('.')[1]) for name in state
-        if name.startswith('blocks.'))
+        int(name.split('.')[1])
+        for name in state if name.startswith('blocks.'))
     x = embed(image, state)
     result = {'embed': x.flatten(1, 2)}
     for i in range(depth):
@@ -173,9 +173,13 @@ def forward(image, state, dynamic_every=3):
     return result
 
 
-def random_state(
-        embed_dims, depth, num_classes=10, patch_size=16, seed=0,
-        dtype=torch.float64, dynamic_every=3):
+def random_state(embed_dims,
+                 depth,
+                 num_classes=10,
+                 patch_size=16,
+                 seed=0,
+                 dtype=torch.float64,
+                 dynamic_every=3):
     """An official state dict with every entry random, of sensible size.
 
     Args:
@@ -193,44 +197,44 @@ def random_state(
     c = embed_dims
     shapes = {
         'patch_embed.proj.weight': (c, 3, patch_size, patch_size),
-        'patch_embed.proj.bias': (c,),
-        'init_norm.weight': (c,),
-        'init_norm.bias': (c,),
+        'patch_embed.proj.bias': (c, ),
+        'init_norm.weight': (c, ),
+        'init_norm.bias': (c, ),
     }
     for i in range(depth):
         if (i + 2) % dynamic_every == 0:
             entries = {
-                'norm1.weight': (c,),
-                'norm1.bias': (c,),
+                'norm1.weight': (c, ),
+                'norm1.bias': (c, ),
                 'linear1.w': (c, 4 * c),
-                'linear1.b': (4 * c,),
+                'linear1.b': (4 * c, ),
                 'linear1.wfm.weight': (c // 4 + c, c),
-                'linear1.wfm.bias': (c // 4 + c,),
+                'linear1.wfm.bias': (c // 4 + c, ),
                 'linear1.w1': (c // 4, c),
                 'linear1.w2': (c, 4 * c),
                 'dwc.w': (c, 1, 3, 3),
-                'dwc.b': (c,),
+                'dwc.b': (c, ),
                 'dwc.wfm.0.weight': (c, c, 1, 1),
-                'dwc.wfm.0.bias': (c,),
+                'dwc.wfm.0.bias': (c, ),
                 'dwc.wfm.2.weight': (c, c, 1, 1),
             }
         else:
             entries = {
                 'linear1.weight': (4 * c, c),
-                'linear1.bias': (4 * c,),
+                'linear1.bias': (4 * c, ),
                 'dwc.weight': (c, 1, 3, 3),
-                'dwc.bias': (c,),
+                'dwc.bias': (c, ),
             }
-        entries['norm2.weight'] = (c,)
-        entries['norm2.bias'] = (c,)
+        entries['norm2.weight'] = (c, )
+        entries['norm2.bias'] = (c, )
         entries['linear2.weight'] = (c, 4 * c)
-        entries['linear2.bias'] = (c,)
+        entries['linear2.bias'] = (c, )
         for name, shape in entries.items():
             shapes[f'blocks.{i}.{name}'] = shape
-    shapes['norm.weight'] = (c,)
-    shapes['norm.bias'] = (c,)
+    shapes['norm.weight'] = (c, )
+    shapes['norm.bias'] = (c, )
     shapes['head.weight'] = (num_classes, c)
-    shapes['head.bias'] = (num_classes,)
+    shapes['head.bias'] = (num_classes, )
     generator = torch.Generator().manual_seed(seed)
     state = {}
     for name, shape in shapes.items():
@@ -259,7 +263,8 @@ def load_golden(name):
     with np.load(DATA / f'{name}.npz') as file:
         arrays = {key: torch.from_numpy(file[key]) for key in file.files}
     golden = {
-        key: value for key, value in arrays.items()
+        key: value
+        for key, value in arrays.items()
         if not key.startswith(('state.', 'grad.'))
     }
     golden['state'] = select(arrays, 'state.')

@@ -22,8 +22,7 @@ def parse_args() -> argparse.Namespace:
         'for segmentation also a folder of label maps')
     parser.add_argument(
         '--show', action='store_true', help='show the predictions')
-    parser.add_argument(
-        '--show-dir', help='the folder of painted predictions')
+    parser.add_argument('--show-dir', help='the folder of painted predictions')
     parser.add_argument(
         '--wait-time',
         type=float,

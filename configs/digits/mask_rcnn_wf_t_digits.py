@@ -62,8 +62,7 @@ val_dataloader = dict(
     dataset=dict(
         data_root=data_root, metainfo=metainfo, pipeline=test_pipeline))
 test_dataloader = val_dataloader
-val_evaluator = dict(
-    ann_file=data_root + 'annotations/instances_val2017.json')
+val_evaluator = dict(ann_file=data_root + 'annotations/instances_val2017.json')
 test_evaluator = val_evaluator
 
 max_epochs = 5

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..models import DynamicLinear, WeightFormer
 
+
 def load_official(path: str) -> Dict[str, Tensor]:
     """Load a published checkpoint, a state dict or one under ``model``.
 
@@ -74,8 +75,8 @@ def official_to_mm(state: Dict[str, Tensor]) -> Dict[str, Tensor]:
     }
     if 'head.weight' in state or 'head.bias' in state:
         num_classes = _shape(state, 'head.weight', 2, 1000)[0]
-        expected['head.fc.weight'] = ('head.weight',
-                                      (num_classes, model.embed_dims))
+        expected['head.fc.weight'] = ('head.weight', (num_classes,
+                                                      model.embed_dims))
         expected['head.fc.bias'] = 'head.bias', (num_classes, )
     _check(state, dict(expected.values()), arch)
     return {name: state[official] for name, (official, _) in expected.items()}
@@ -94,7 +95,9 @@ def _infer_arch(state: Dict[str, Tensor]) -> dict:
     """The architecture that a published state dict looks most like."""
     embed_dims = _shape(state, 'patch_embed.proj.weight', 4, 192)[0]
     blocks = [int(i) for i in re.findall(r'blocks\.(\d+)\.', '\n'.join(state))]
-    dynamic = [i for i in sorted(set(blocks)) if f'blocks.{i}.linear1.w' in state]
+    dynamic = [
+        i for i in sorted(set(blocks)) if f'blocks.{i}.linear1.w' in state
+    ]
     every = dynamic[1] - dynamic[0] if len(dynamic) > 1 else 3
     offset = dynamic[0] if dynamic else -2 % every
     arch = dict(
@@ -118,8 +121,8 @@ def _official_name(name: str, model: WeightFormer) -> str:
             .replace('patch_embed.norm', 'init_norm')
     _, i, module, *rest = name.split('.')
     dynamic = isinstance(model.layers[int(i)].fc1, DynamicLinear)
-    module = dict(dwconv='dwc', fc1='linear1', fc2='linear2').get(
-        module, module)
+    module = dict(
+        dwconv='dwc', fc1='linear1', fc2='linear2').get(module, module)
     if dynamic and module in ('dwc', 'linear1'):
         rest[0] = dict(
             weight='w', bias='b', proj='wfm', conv1='wfm.0',

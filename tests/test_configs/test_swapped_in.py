@@ -12,8 +12,7 @@ from mmengine.structures import PixelData
 
 WIDTH = 32
 BACKBONE = dict(type='WeightFormer', arch=dict(embed_dims=WIDTH, depth=4))
-PYRAMID = dict(
-    _delete_=True, type='SimpleFeaturePyramid', in_channels=WIDTH)
+PYRAMID = dict(_delete_=True, type='SimpleFeaturePyramid', in_channels=WIDTH)
 
 
 def build(scope, config, **model_options):
@@ -24,8 +23,10 @@ def build(scope, config, **model_options):
     cfg.backbone = ConfigDict(BACKBONE)
     cfg.pop('pretrained', None)
     options = Config(dict(model=cfg))
-    options.merge_from_dict(
-        {f'model.{name}': value for name, value in model_options.items()})
+    options.merge_from_dict({
+        f'model.{name}': value
+        for name, value in model_options.items()
+    })
     with DefaultScope.overwrite_default_scope(scope):
         with MODELS.switch_scope_and_registry(scope) as registry:
             return revert_sync_batchnorm(registry.build(options.model))
@@ -109,8 +110,9 @@ def test_segmentor(config, options):
     samples = []
     for _ in range(2):
         labels = torch.randint(0, 150, (1, *SHAPE[1:]))
-        sample = SegDataSample(metainfo=dict(
-            img_shape=SHAPE[1:], ori_shape=SHAPE[1:], pad_shape=SHAPE[1:]))
+        sample = SegDataSample(
+            metainfo=dict(
+                img_shape=SHAPE[1:], ori_shape=SHAPE[1:], pad_shape=SHAPE[1:]))
         sample.gt_sem_seg = PixelData(data=labels)
         samples.append(sample)
     images = torch.randint(0, 255, (2, *SHAPE), dtype=torch.uint8)

@@ -66,8 +66,8 @@ class TestBothLayers:
         params = dict(layer.named_parameters())
 
         def function(x, *values):
-            return torch.func.functional_call(layer,
-                                              dict(zip(params, values)), x)
+            return torch.func.functional_call(layer, dict(zip(params, values)),
+                                              x)
 
         assert torch.autograd.gradcheck(
             function, (x, *params.values()), fast_mode=True)

@@ -25,7 +25,9 @@ class TestGolden:
     def test_outputs(self, name, dtype, tolerance):
         golden = reference.load_golden(name)
         model = official_backbone(
-            golden['state'], out_indices=range(5), final_norm=False,
+            golden['state'],
+            out_indices=range(5),
+            final_norm=False,
             out_type='raw').to(dtype)
         image = golden['input'].to(dtype)
         embed = model.patch_embed(image)[0]
@@ -39,10 +41,12 @@ class TestGolden:
         golden = reference.load_golden(name)
         image = golden['input'].to(dtype)
         tokens, = official_backbone(
-            golden['state'], out_type='raw').to(dtype)(image)
+            golden['state'], out_type='raw').to(dtype)(
+                image)
         assert relative_error(tokens, golden['norm']) < tolerance
         features, = official_backbone(
-            golden['state'], out_type='avg_featmap').to(dtype)(image)
+            golden['state'], out_type='avg_featmap').to(dtype)(
+                image)
         head = {n: v.to(dtype) for n, v in golden['state'].items()}
         logits = features @ head['head.weight'].T + head['head.bias']
         assert relative_error(logits, golden['logits']) < tolerance
@@ -141,8 +145,9 @@ def test_out_types(out_type, shape):
 
 def test_out_types_agree():
     outs = {
-        out_type: official_backbone(out_type=out_type)(
-            torch.ones(1, 3, 32, 48, dtype=torch.float64))[0]
+        out_type:
+        official_backbone(out_type=out_type)(torch.ones(
+            1, 3, 32, 48, dtype=torch.float64))[0]
         for out_type in WeightFormer.out_types
     }
     torch.testing.assert_close(outs['featmap'].flatten(2).mT, outs['raw'])

@@ -173,12 +173,12 @@ def test_wrong_arguments(arguments, message):
 @pytest.mark.parametrize('script, arguments, expected', [
     ('dist_train.sh', ['c.py', 4, '--amp', '--work-dir', 'a b'],
      'train.py c.py --launcher pytorch --amp --work-dir a b'),
-    ('dist_test.sh', ['c.py', 'c.pth', 4, '--tta'],
-     'test.py c.py c.pth --launcher pytorch --tta'),
+    ('dist_test.sh', ['c.py', 'c.pth', 4, '--tta'
+                      ], 'test.py c.py c.pth --launcher pytorch --tta'),
     ('slurm_train.sh', ['part', 'job', 'c.py', 'work', '--amp'],
      'train.py c.py --work-dir=work --launcher slurm --amp'),
-    ('slurm_test.sh', ['part', 'job', 'c.py', 'c.pth', '--tta'],
-     'test.py c.py c.pth --launcher slurm --tta'),
+    ('slurm_test.sh', ['part', 'job', 'c.py', 'c.pth', '--tta'
+                       ], 'test.py c.py c.pth --launcher slurm --tta'),
 ])
 def test_launch_scripts(script, arguments, expected, tmp_path):
     """With stand-ins for the launchers, which print their arguments."""

@@ -75,17 +75,22 @@ def without(state, *names):
 @pytest.mark.parametrize('change, messages', [
     (lambda s: without(s, 'norm.weight', 'blocks.1.dwc.w'),
      ['2 missing: blocks.1.dwc.w, norm.weight']),
-    (lambda s: {**s, 'cls_token': torch.zeros(1)},
-     ['1 unexpected: cls_token']),
-    (lambda s: {**s, 'blocks.1.linear1.w2': torch.zeros(2, 2)},
-     ['1 misshapen: blocks.1.linear1.w2: (2, 2) in place of (32, 128)']),
+    (lambda s: {
+        **s, 'cls_token': torch.zeros(1)
+    }, ['1 unexpected: cls_token']),
+    (lambda s: {
+        **s, 'blocks.1.linear1.w2': torch.zeros(2, 2)
+    }, ['1 misshapen: blocks.1.linear1.w2: (2, 2) in place of (32, 128)']),
     (lambda s: without(s, 'head.bias'), ['1 missing: head.bias']),
     (lambda s: {
         'patch_embed.proj.weight': torch.zeros(192, 3, 16, 16),
         'blocks.11.attn.qkv.weight': torch.zeros(576, 192)
-    }, ['embed_dims=192, depth=12', '1 unexpected: blocks.11.attn.qkv.weight']),
+    }, ['embed_dims=192, depth=12', '1 unexpected: blocks.11.attn.qkv.weight'
+        ]),
     (lambda s: reference.random_state(192, 17)
-     | {'norm.bias': torch.zeros(7)}, ["arch 't' or 'tiny'"]),
+     | {
+         'norm.bias': torch.zeros(7)
+     }, ["arch 't' or 'tiny'"]),
     (lambda s: {}, ['missing: patch_embed.proj.weight']),
     (lambda s: [1, 2], ["no state dict, neither at its top nor under 'mod"]),
     (lambda s: dict(epoch=3), ['no state dict']),

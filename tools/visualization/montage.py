@@ -43,8 +43,9 @@ def main() -> None:
     width = max(args.height * p.shape[1] // p.shape[0] for p in pictures)
     rows = -(-len(paths) // args.columns)
     gap = 4
-    sheet = np.full((rows * (args.height + gap), args.columns * (width + gap),
-                     3), 255, np.uint8)
+    sheet = np.full(
+        (rows * (args.height + gap), args.columns * (width + gap), 3), 255,
+        np.uint8)
     for i, picture in enumerate(pictures):
         h, w = args.height, args.height * picture.shape[1] // picture.shape[0]
         y = i // args.columns * (args.height + gap)

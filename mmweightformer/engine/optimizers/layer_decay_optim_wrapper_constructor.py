@@ -6,8 +6,8 @@ from torch import nn
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
-def LayerDecayOptimWrapperConstructor(
-        optim_wrapper_cfg: dict, paramwise_cfg: Optional[dict] = None):
+def LayerDecayOptimWrapperConstructor(optim_wrapper_cfg: dict,
+                                      paramwise_cfg: Optional[dict] = None):
     """Layer-wise learning rate decay for the backbone of any model.
 
     mmpretrain's ``LearningRateDecayOptimWrapperConstructor`` with all its
@@ -52,8 +52,7 @@ def LayerDecayOptimWrapperConstructor(
     return Constructor(optim_wrapper_cfg, paramwise_cfg)
 
 
-def _layer_depth_getter(
-        model: nn.Module) -> Callable[[str], Tuple[int, int]]:
+def _layer_depth_getter(model: nn.Module) -> Callable[[str], Tuple[int, int]]:
     """A function from a parameter's name to its depth and the number of them.
 
     Raises:
@@ -72,9 +71,8 @@ def _layer_depth_getter(
                         'none')
 
     def get_layer_depth(param_name: str) -> Tuple[int, int]:
-        prefix = next(
-            (p for p in backbones if param_name.startswith(p)),
-            next(iter(backbones)))
+        prefix = next((p for p in backbones if param_name.startswith(p)),
+                      next(iter(backbones)))
         return backbones[prefix].get_layer_depth(param_name, prefix)
 
     return get_layer_depth

@@ -75,7 +75,7 @@ class WeightFormerBlock(BaseModule):
 
 @MODELS.register_module()
 class WeightFormer(BaseModule):
-    """WeightFormer: a vision backbone with predicted weights, linear in tokens.
+    """WeightFormer: a backbone of predicted weights, linear in tokens.
 
     A plain, isotropic backbone of stride ``patch_size``. There is neither
     attention nor a class token nor a position embedding: global context comes
@@ -154,6 +154,11 @@ class WeightFormer(BaseModule):
                         dict(embed_dims=384, depth=17)),
     }  # yapf: disable
     out_types = ('featmap', 'avg_featmap', 'raw')
+    # As published; the dynamic layers initialize their own parameters so.
+    published_init = [
+        dict(type='TruncNormal', layer='Linear', std=.02),
+        dict(type='Constant', layer='LayerNorm', val=1.),
+    ]
 
     def __init__(self,
                  arch: Union[str, dict] = 't',
@@ -169,11 +174,8 @@ class WeightFormer(BaseModule):
                  pad: Optional[str] = 'corner',
                  frozen_stages: int = -1,
                  with_cp: bool = False,
-                 init_cfg: Union[dict, Sequence[dict], None] = [
-                     dict(type='TruncNormal', layer='Linear', std=.02),
-                     dict(type='Constant', layer='LayerNorm', val=1.),
-                 ]) -> None:
-        super().__init__(init_cfg=init_cfg)
+                 init_cfg: Union[dict, Sequence[dict], None] = None) -> None:
+        super().__init__(init_cfg=init_cfg or self.published_init)
         arch = self._parse_arch(arch)
         self.embed_dims = arch['embed_dims']
         self.depth = arch['depth']
@@ -244,7 +246,7 @@ class WeightFormer(BaseModule):
         for name in 'embed_dims', 'depth', 'reduction', 'kernel_size':
             check_int(f'arch[{name!r}]', arch[name], 1)
         check_int("arch['dynamic_offset']", arch['dynamic_offset'], 0,
-                   every - 1)
+                  every - 1)
         ratio = arch['mlp_ratio']
         if not isinstance(ratio, (int, float)) or ratio <= 0:
             raise ValueError("arch['mlp_ratio'] must be a positive number, "
@@ -348,4 +350,3 @@ class WeightFormer(BaseModule):
             if name.startswith('layers.'):
                 return int(name.split('.')[1]) + 1, num_layers
         return num_layers - 1, num_layers
-

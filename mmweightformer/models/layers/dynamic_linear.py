@@ -99,8 +99,8 @@ class DynamicLinear(nn.Module):
         dtype = torch.promote_types(x.dtype, torch.float32)
         w1, w2 = self.w1.to(dtype), self.w2.to(dtype)
         with autocast_disabled(x.device):
-            a, b = F.silu(factors.to(dtype)).split(
-                (w1.shape[0], w2.shape[0]), dim=-1)
+            a, b = F.silu(factors.to(dtype)).split((w1.shape[0], w2.shape[0]),
+                                                   dim=-1)
             scale = self.in_features**-0.5 / (h * w)
             delta = w1.mT @ (a.mT @ (b * scale) @ w2)
             norm = torch.linalg.vector_norm(delta, dim=1, keepdim=True)
