@@ -64,6 +64,9 @@ TTA_MODELS = dict(
 
 def set_tta(cfg: Config) -> None:
     scope = cfg.get('default_scope')
+    if scope == 'mmdet' and 'segm' in str(cfg.test_evaluator):
+        raise SystemExit('--tta: mmdet merges boxes only, no masks, so it '
+                         'cannot test instance segmentation')
     if 'tta_model' not in cfg:
         if scope not in TTA_MODELS:
             raise SystemExit("--tta needs the config's tta_model in scope "

@@ -7,13 +7,10 @@ import sys
 import time
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
-
-pytest.importorskip('sklearn')
-cv2 = pytest.importorskip('cv2')
-coco_api = pytest.importorskip('pycocotools.coco')
-mask_utils = pytest.importorskip('pycocotools.mask')
+from pycocotools import coco as coco_api
 
 TOOL = Path(__file__).parents[2] / 'tools/dataset_converters/digits.py'
 spec = importlib.util.spec_from_file_location('digits', TOOL)
