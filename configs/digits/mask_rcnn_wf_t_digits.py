@@ -50,8 +50,9 @@ test_pipeline = [
         meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape',
                    'scale_factor')),
 ]
+# Learning to read patches takes updates more than images: small batches.
 train_dataloader = dict(
-    batch_size=8,
+    batch_size=4,
     dataset=dict(
         data_root=data_root,
         metainfo=metainfo,
@@ -65,7 +66,7 @@ test_dataloader = val_dataloader
 val_evaluator = dict(ann_file=data_root + 'annotations/instances_val2017.json')
 test_evaluator = val_evaluator
 
-max_epochs = 5
+max_epochs = 4
 train_cfg = dict(max_epochs=max_epochs, val_interval=2)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, end=100),
@@ -78,9 +79,9 @@ param_scheduler = [
 optim_wrapper = dict(
     _delete_=True,
     type='OptimWrapper',
-    optimizer=dict(type='AdamW', lr=1e-3, weight_decay=0.05),
+    optimizer=dict(type='AdamW', lr=7e-4, weight_decay=0.05),
     paramwise_cfg=dict(norm_decay_mult=0.),
     clip_grad=dict(max_norm=5.))
-auto_scale_lr = dict(base_batch_size=8)
+auto_scale_lr = dict(base_batch_size=4)
 default_hooks = dict(
-    logger=dict(interval=20), checkpoint=dict(max_keep_ckpts=1))
+    logger=dict(interval=50), checkpoint=dict(max_keep_ckpts=1))

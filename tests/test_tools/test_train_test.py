@@ -20,7 +20,7 @@ def run(*command, **env):
                           capture_output=True,
                           text=True,
                           env={
-                              **os.environ, 'OMP_NUM_THREADS': '2',
+                              **os.environ, 'PYTHONWARNINGS': 'ignore',
                               **env
                           })
 

@@ -113,7 +113,7 @@ def render_digit(digit, height, rng):
     """
     stretch = rng.uniform(0.85, 1.15)**0.5
     cell = height / 8 * np.array([stretch, 1 / stretch])
-    matrix = cv2.getRotationMatrix2D((3.5, 3.5), rng.uniform(-15, 15), 1)
+    matrix = cv2.getRotationMatrix2D((3.5, 3.5), rng.uniform(-10, 10), 1)
     side = int(1.5 * height) + 4
     matrix = cell[:, None] * matrix
     matrix[:, 2] += (side - 1) / 2 - 3.5 * cell
@@ -129,7 +129,7 @@ def choose_colour(background, rng):
     """Returns a random colour lighter than ``background``."""
     colours = rng.integers(0, 256, (24, 3)).astype(np.float32)
     gap = (colours @ LUMA)[:, None] - (background @ LUMA).reshape(-1)
-    clear = (gap >= rng.uniform(60, 110)).mean(1)
+    clear = (gap >= rng.uniform(80, 130)).mean(1)
     good = np.flatnonzero(clear >= 0.9)
     return colours[good[0] if len(good) else (colours @ LUMA).argmax()]
 
@@ -194,7 +194,7 @@ def make_scene(sources, split, index, args):
     """Returns image ``index`` of a split of the COCO and ADE layouts."""
     rng = np.random.default_rng([args.seed, SPLITS.index(split), index])
     labels = rng.integers(10, size=rng.integers(1, args.max_objects + 1))
-    return compose(sources[split], args.size, labels, (0.25, 0.6), 1, rng)
+    return compose(sources[split], args.size, labels, (0.3, 0.6), 1, rng)
 
 
 def make_crop(sources, split, index, args):
