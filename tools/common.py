@@ -4,6 +4,7 @@ import argparse
 import os
 import os.path as osp
 import sys
+import zipfile
 from contextlib import contextmanager
 from typing import Sequence
 
@@ -34,12 +35,27 @@ def add_runner_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0)
 
 
+# What each launcher sets for its processes.
+LAUNCHER_VARIABLES = dict(
+    pytorch='RANK', slurm='SLURM_PROCID', mpi='OMPI_COMM_WORLD_LOCAL_RANK')
+
+
 def load_config(args: argparse.Namespace) -> Config:
+    variable = LAUNCHER_VARIABLES.get(args.launcher)
+    if variable is not None and variable not in os.environ:
+        sys.exit(f'--launcher {args.launcher} is for processes that it has '
+                 f'started, and {variable} is not set: call tools/dist_*.sh, '
+                 'tools/slurm_*.sh or mpirun')
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
-    cfg = Config.fromfile(args.config)
+    try:
+        cfg = Config.fromfile(args.config)
+        if args.cfg_options is not None:
+            cfg.merge_from_dict(args.cfg_options)
+    except Exception as error:
+        # What a config raises is up to the code in it.
+        sys.exit(f'{args.config} cannot be loaded: '
+                 f'{type(error).__name__}: {error}')
     cfg.launcher = args.launcher
-    if args.cfg_options is not None:
-        cfg.merge_from_dict(args.cfg_options)
     # In this order: command line, config, name of the config.
     if args.work_dir is not None:
         cfg.work_dir = args.work_dir
@@ -49,8 +65,29 @@ def load_config(args: argparse.Namespace) -> Config:
     return cfg
 
 
+def require_fields(cfg: Config, config: str, *fields: str) -> None:
+    lacking = [field for field in fields if cfg.get(field) is None]
+    if lacking:
+        sys.exit(f'{config} has no {", ".join(lacking)}')
+
+
+def check_checkpoint(path: str) -> None:
+    """Stop at a file that is damaged or none of PyTorch's."""
+    if '://' in path or not osp.exists(path):
+        return  # left to its reader, or named among the missing files
+    if not osp.isfile(path):
+        sys.exit(f'{path} is not a file: a checkpoint is')
+    with open(path, 'rb') as file:
+        legacy = file.read(1) == b'\x80'  # a pickle, from before torch 1.6
+    if not legacy and not zipfile.is_zipfile(path):
+        sys.exit(f'{path} is not a checkpoint of PyTorch, or damaged: it was '
+                 'perhaps not written to its end. Name an earlier one.')
+
+
 def build_runner(cfg: Config, stages: Sequence[str]) -> Runner:
     """Build the runner and the model, and stop if files are missing."""
+    if cfg.get('load_from'):
+        check_checkpoint(cfg.load_from)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else \
         Runner.from_cfg(cfg)
     missing = find_missing_files(cfg, stages)
@@ -65,9 +102,10 @@ def build_runner(cfg: Config, stages: Sequence[str]) -> Runner:
 
 @contextmanager
 def plain_file_errors():
-    """Turn a missing file into one message instead of a traceback."""
+    """Turn a file that cannot be used into one message, no traceback."""
     try:
         yield
-    except FileNotFoundError as error:
+    except (FileNotFoundError, FileExistsError, NotADirectoryError,
+            IsADirectoryError, PermissionError) as error:
         # A worker of a data loader sends its whole traceback along.
         sys.exit(f'\n{str(error).strip().splitlines()[-1]}')

@@ -2,6 +2,11 @@
 # Usage: tools/dist_test.sh CONFIG CHECKPOINT GPUS [arguments of tools/test.py]
 # Several machines: set NNODES, NODE_RANK and MASTER_ADDR on each.
 
+if [ $# -lt 3 ]; then
+    echo "Usage: $0 CONFIG CHECKPOINT GPUS [arguments of tools/test.py]" >&2
+    exit 2
+fi
+
 CONFIG=$1
 CHECKPOINT=$2
 GPUS=$3

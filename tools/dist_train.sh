@@ -2,6 +2,11 @@
 # Usage: tools/dist_train.sh CONFIG GPUS [arguments of tools/train.py]
 # Several machines: set NNODES, NODE_RANK and MASTER_ADDR on each.
 
+if [ $# -lt 2 ]; then
+    echo "Usage: $0 CONFIG GPUS [arguments of tools/train.py]" >&2
+    exit 2
+fi
+
 CONFIG=$1
 GPUS=$2
 

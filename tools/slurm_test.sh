@@ -2,6 +2,11 @@
 # Usage: tools/slurm_test.sh PARTITION JOB_NAME CONFIG CHECKPOINT [arguments of
 # tools/test.py]. GPUS, GPUS_PER_NODE, CPUS_PER_TASK and SRUN_ARGS are honoured.
 
+if [ $# -lt 4 ]; then
+    echo "Usage: $0 PARTITION JOB_NAME CONFIG CHECKPOINT [arguments of tools/test.py]" >&2
+    exit 2
+fi
+
 set -x
 
 PARTITION=$1

@@ -2,6 +2,11 @@
 # Usage: tools/slurm_train.sh PARTITION JOB_NAME CONFIG WORK_DIR [arguments of
 # tools/train.py]. GPUS, GPUS_PER_NODE, CPUS_PER_TASK and SRUN_ARGS are honoured.
 
+if [ $# -lt 4 ]; then
+    echo "Usage: $0 PARTITION JOB_NAME CONFIG WORK_DIR [arguments of tools/train.py]" >&2
+    exit 2
+fi
+
 set -x
 
 PARTITION=$1

@@ -1,10 +1,12 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 """Test a model of any task."""
 import argparse
+import os
+import os.path as osp
 from copy import deepcopy
 
 from common import (add_runner_arguments, build_runner, load_config,
-                    plain_file_errors)
+                    plain_file_errors, require_fields)
 from mmengine.config import Config, ConfigDict
 from mmengine.dist import is_main_process
 
@@ -37,7 +39,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def set_visualization(cfg: Config, args: argparse.Namespace) -> None:
-    hook = cfg.get('default_hooks', {}).get('visualization')
+    hook = (cfg.get('default_hooks') or {}).get('visualization')
     if hook is None:
         raise SystemExit('--show and --show-dir need a visualization hook in '
                          "the config's default_hooks")
@@ -53,6 +55,11 @@ def set_visualization(cfg: Config, args: argparse.Namespace) -> None:
         hook.update(enable=True, out_dir=args.show_dir)
 
 
+def evaluators_of(cfg: Config) -> list:
+    evaluators = cfg.test_evaluator
+    return evaluators if isinstance(evaluators, list) else [evaluators]
+
+
 TTA_MODELS = dict(
     mmdet=dict(
         type='DetTTAModel',
@@ -64,7 +71,8 @@ TTA_MODELS = dict(
 
 def set_tta(cfg: Config) -> None:
     scope = cfg.get('default_scope')
-    if scope == 'mmdet' and 'segm' in str(cfg.test_evaluator):
+    metrics = [e.get('metric') for e in evaluators_of(cfg)]
+    if scope == 'mmdet' and 'segm' in str(metrics):
         raise SystemExit('--tta: mmdet merges boxes only, no masks, so it '
                          'cannot test instance segmentation')
     if 'tta_model' not in cfg:
@@ -76,6 +84,9 @@ def set_tta(cfg: Config) -> None:
     dataset = cfg.test_dataloader.dataset
     while 'dataset' in dataset:
         dataset = dataset.dataset
+    if 'pipeline' not in dataset:
+        raise SystemExit('--tta needs one test dataset with a pipeline, got '
+                         f'{dataset.type}')
     if 'tta_pipeline' not in cfg:
         *pipeline, pack = deepcopy(dataset.pipeline)
         # Without its choice of keys, packing keeps those of the flip.
@@ -90,9 +101,10 @@ def set_tta(cfg: Config) -> None:
 
 
 def set_out(cfg: Config, out: str) -> None:
-    scope, evaluators = cfg.get('default_scope'), cfg.test_evaluator
-    if not isinstance(evaluators, list):
-        evaluators = [evaluators]
+    scope, evaluators = cfg.get('default_scope'), evaluators_of(cfg)
+    if osp.isdir(out) and out.endswith(PICKLES):
+        raise SystemExit(f'--out must name a file, got the folder {out}')
+    os.makedirs(osp.dirname(out) or '.', exist_ok=True)
     if out.endswith(PICKLES):
         # mmdet's own dump encodes the masks.
         dump = 'DumpDetResults' if scope == 'mmdet' else 'DumpResults'
@@ -108,6 +120,8 @@ def main() -> None:
     args = parse_args()
     with plain_file_errors():
         cfg = load_config(args)
+        require_fields(cfg, args.config, 'model', 'test_dataloader',
+                       'test_cfg', 'test_evaluator')
         cfg.load_from = args.checkpoint
         if args.show or args.show_dir:
             set_visualization(cfg, args)
@@ -117,8 +131,10 @@ def main() -> None:
             set_out(cfg, args.out)
         metrics = build_runner(cfg, ['test']).test()
     if is_main_process():
-        print('\n' + '\n'.join(f'{name:<24}{value:.4g}'
-                               for name, value in metrics.items()))
+        print('\n' + '\n'.join(
+            f'{name:<24}' +
+            (f'{value:.4g}' if isinstance(value, (int, float)) else f'{value}')
+            for name, value in metrics.items()))
 
 
 if __name__ == '__main__':

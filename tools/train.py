@@ -3,7 +3,7 @@
 import argparse
 
 from common import (add_runner_arguments, build_runner, load_config,
-                    plain_file_errors)
+                    plain_file_errors, require_fields)
 from mmengine.config import Config
 from mmengine.device import get_device
 
@@ -38,7 +38,7 @@ def merge_args(cfg: Config, args: argparse.Namespace) -> None:
         cfg.optim_wrapper.type = 'AmpOptimWrapper'
         cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
     if args.auto_scale_lr:
-        if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
+        if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
             raise SystemExit('--auto-scale-lr needs '
                              'auto_scale_lr.base_batch_size in the config')
         cfg.auto_scale_lr.enable = True
@@ -51,6 +51,8 @@ def main() -> None:
     args = parse_args()
     with plain_file_errors():
         cfg = load_config(args)
+        require_fields(cfg, args.config, 'model', 'train_dataloader',
+                       'train_cfg', 'optim_wrapper')
         merge_args(cfg, args)
         stages = ['train'] + (['val'] if cfg.get('val_cfg') else [])
         build_runner(cfg, stages).train()

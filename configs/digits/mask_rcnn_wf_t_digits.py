@@ -79,9 +79,9 @@ param_scheduler = [
 optim_wrapper = dict(
     _delete_=True,
     type='OptimWrapper',
-    optimizer=dict(type='AdamW', lr=7e-4, weight_decay=0.05),
+    optimizer=dict(type='AdamW', lr=1e-3, weight_decay=0.05, fused=True),
     paramwise_cfg=dict(norm_decay_mult=0.),
     clip_grad=dict(max_norm=5.))
 auto_scale_lr = dict(base_batch_size=4)
 default_hooks = dict(
-    logger=dict(interval=50), checkpoint=dict(max_keep_ckpts=1))
+    logger=dict(interval=50), checkpoint=dict(max_keep_ckpts=2))

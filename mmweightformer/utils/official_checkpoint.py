@@ -42,7 +42,8 @@ def load_official(path: str) -> Dict[str, Tensor]:
     if isinstance(state, dict) and isinstance(state.get('model'), dict):
         state = state['model']
     if not isinstance(state, dict) or not all(
-            isinstance(value, Tensor) for value in state.values()):
+            isinstance(name, str) and isinstance(value, Tensor)
+            for name, value in state.items()):
         raise ValueError(f'{path} holds no state dict, neither at its top nor '
                          "under 'model'")
     return state
@@ -94,21 +95,21 @@ def _shape(state: Dict[str, Tensor], name: str, ndim: int,
 def _infer_arch(state: Dict[str, Tensor]) -> dict:
     """The architecture that a published state dict looks most like."""
     embed_dims = _shape(state, 'patch_embed.proj.weight', 4, 192)[0]
-    blocks = [int(i) for i in re.findall(r'blocks\.(\d+)\.', '\n'.join(state))]
-    dynamic = [
-        i for i in sorted(set(blocks)) if f'blocks.{i}.linear1.w' in state
-    ]
+    # Distinct ones are counted: a stray index asks for no giant model.
+    blocks = set(re.findall(r'^blocks\.(\d+)\.', '\n'.join(state), re.M))
+    depth = len(blocks) or 17
+    dynamic = [i for i in range(depth) if f'blocks.{i}.linear1.w' in state]
     every = dynamic[1] - dynamic[0] if len(dynamic) > 1 else 3
     offset = dynamic[0] if dynamic else -2 % every
     arch = dict(
         embed_dims=embed_dims,
-        depth=max(blocks, default=16) + 1,
+        depth=depth,
         dynamic_every=max(every, offset + 1),
         dynamic_offset=offset)
     hidden = _shape(state, 'blocks.0.linear2.weight', 2, 4 * embed_dims)[1]
     arch['mlp_ratio'] = hidden / embed_dims
     rank = _shape(state, f'blocks.{offset}.linear1.w1', 2, 0)[0]
-    arch['reduction'] = embed_dims // rank if rank else 4
+    arch['reduction'] = embed_dims // rank if 0 < rank <= embed_dims else 4
     kernel = 'w' if offset == 0 else 'weight'
     arch['kernel_size'] = _shape(state, f'blocks.0.dwc.{kernel}', 4, 3)[-1]
     return arch

@@ -1,16 +1,17 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
+import os.path as osp
 from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 from mmengine.config import Config
-from mmengine.fileio import exists, join_path
 
 
 def find_missing_files(cfg: Config, stages: Sequence[str]) -> List[str]:
     """Look for the files that a config names, before work depends on them.
 
     Looked for are the annotation files and image folders of the datasets, the
-    annotation files of the evaluators, the checkpoints of ``init_cfg`` and
-    ``load_from``.
+    annotation files of the evaluators, ``load_from`` and, for training, the
+    checkpoints of ``init_cfg``. Only what can be judged is: local paths.
+    Remote ones, and data behind a file backend, are left to their readers.
 
     Args:
         cfg (Config): Config of a runner.
@@ -21,24 +22,28 @@ def find_missing_files(cfg: Config, stages: Sequence[str]) -> List[str]:
         list[str]: Each missing path as it was looked for, and the field of
         the config that names it.
     """
-    missing: Dict[str, str] = {}
+    named: Dict[str, Any] = {'load_from': cfg.get('load_from')}
     for stage in stages:
         for key in f'{stage}_dataloader', f'{stage}_evaluator':
-            for field, node in _walk(cfg.get(key), key):
+            nodes = dict(_walk(cfg.get(key), key))
+            if any(node.get('backend_args') for node in nodes.values()):
+                continue
+            for field, node in nodes.items():
                 for name, path in _data_paths(node):
-                    if not exists(path, node.get('backend_args')):
-                        missing.setdefault(path, f'{field}.{name}')
-    checkpoints = {
-        f'{field}.checkpoint': node.get('checkpoint')
-        for field, node in _walk(cfg.get('model'), 'model')
-        if node.get('type') == 'Pretrained'
-    }
-    checkpoints['load_from'] = cfg.get('load_from')
-    for field, path in checkpoints.items():
-        # Those with a scheme come from elsewhere.
-        if path and '://' not in path and not exists(path):
+                    named[f'{field}.{name}'] = path
+    if 'train' in stages:
+        for field, node in _walk(cfg.get('model'), 'model'):
+            if node.get('type') == 'Pretrained':
+                named[f'{field}.checkpoint'] = node.get('checkpoint')
+    missing: Dict[str, str] = {}
+    for field, path in named.items():
+        if _is_local(path) and not osp.exists(path):
             missing.setdefault(path, field)
     return [f'{path}  ({field})' for path, field in missing.items()]
+
+
+def _is_local(path: Any) -> bool:
+    return isinstance(path, str) and path != '' and '://' not in path
 
 
 def _walk(node: Any, field: str) -> Iterator[Tuple[str, dict]]:
@@ -53,15 +58,14 @@ def _walk(node: Any, field: str) -> Iterator[Tuple[str, dict]]:
 
 
 def _data_paths(node: dict) -> Iterator[Tuple[str, str]]:
-    """The field and path of each file and folder of data that it names."""
-    root = node.get('data_root') or ''
-    prefixes = node.get('data_prefix') or {}
-    if isinstance(prefixes, str):
+    """The field and local path of each file and folder of data it names."""
+    root, prefixes = node.get('data_root'), node.get('data_prefix')
+    if root and not _is_local(root):
+        return
+    if not isinstance(prefixes, dict):
         prefixes = dict(img=prefixes)
     paths = {f'data_prefix.{key}': path for key, path in prefixes.items()}
     paths['ann_file'] = node.get('ann_file')
-    paths = {name: path for name, path in paths.items() if path}
-    if not paths and root:
-        yield 'data_root', root
     for name, path in paths.items():
-        yield name, join_path(root, path) if root else path
+        if _is_local(path):
+            yield name, osp.join(root, path) if _is_local(root) else path

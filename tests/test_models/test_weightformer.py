@@ -97,7 +97,7 @@ def test_published_parameters(arch, params):
 
 @pytest.mark.parametrize('arch, size, gmacs, limit', [
     ('t', 224, 1.12, 1),
-    ('s', 224, 4.43, 1.08),
+    ('s', 224, 4.43, 1),
     ('b', 448, 17.66, 0.96),
     ('t', 512, 5.86, 0.94),
     ('s', 512, 23.07, 0.96),
@@ -117,6 +117,7 @@ def test_published_macs(arch, size, gmacs, limit):
     official = {name: value.to('meta') for name, value in official.items()}
     published = count_macs(reference.forward, image, official)
     assert round(published / 1e9, 2) == gmacs
+    # The head of the published figure is no part of the backbone.
     assert count_macs(model, image) < limit * published
 
 

@@ -197,10 +197,23 @@ def test_missing_image_is_named(trained, data_root, options, tmp_path):
     (['test.py', CONFIG, 'a.pth', '--out', 'a.json'], '.pkl'),
     (['train.py'], 'config'),
     (['train.py', CONFIG, '--launcher', 'ssh'], 'slurm'),
+    (['train.py', CONFIG, '--launcher', 'pytorch'], 'RANK is not set'),
+    (['train.py', CONFIG, '--cfg-options', 'default_scope.x=1'
+      ], f'{CONFIG} cannot be loaded'),
+    (['train.py', 'configs/metafile.yml'], 'has no model'),
+    (['test.py', CONFIG, 'LICENSE'], 'LICENSE is not a checkpoint'),
+    (['test.py', CONFIG, 'tests'], 'tests is not a file'),
 ])
 def test_wrong_arguments(arguments, message):
     assert message in refused(sys.executable, f'tools/{arguments[0]}',
                               *arguments[1:])
+
+
+@pytest.mark.parametrize(
+    'script',
+    ['dist_train.sh', 'dist_test.sh', 'slurm_train.sh', 'slurm_test.sh'])
+def test_launch_scripts_need_arguments(script):
+    assert 'Usage: ' in refused('bash', f'tools/{script}', 'c.py')
 
 
 @pytest.mark.parametrize('script, arguments, expected', [

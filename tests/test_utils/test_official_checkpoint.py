@@ -72,29 +72,44 @@ def without(state, *names):
     return {key: value for key, value in state.items() if key not in names}
 
 
-@pytest.mark.parametrize('change, messages', [
-    (lambda s: without(s, 'norm.weight', 'blocks.1.dwc.w'),
-     ['2 missing: blocks.1.dwc.w, norm.weight']),
-    (lambda s: {
-        **s, 'cls_token': torch.zeros(1)
-    }, ['1 unexpected: cls_token']),
-    (lambda s: {
-        **s, 'blocks.1.linear1.w2': torch.zeros(2, 2)
-    }, ['1 misshapen: blocks.1.linear1.w2: (2, 2) in place of (32, 128)']),
-    (lambda s: without(s, 'head.bias'), ['1 missing: head.bias']),
-    (lambda s: {
-        'patch_embed.proj.weight': torch.zeros(192, 3, 16, 16),
-        'blocks.11.attn.qkv.weight': torch.zeros(576, 192)
-    }, ['embed_dims=192, depth=12', '1 unexpected: blocks.11.attn.qkv.weight'
+@pytest.mark.parametrize(
+    'change, messages',
+    [
+        (lambda s: without(s, 'norm.weight', 'blocks.1.dwc.w'),
+         ['2 missing: blocks.1.dwc.w, norm.weight']),
+        (lambda s: {
+            **s, 'cls_token': torch.zeros(1)
+        }, ['1 unexpected: cls_token']),
+        (lambda s: {
+            **s, 'blocks.1.linear1.w2': torch.zeros(2, 2)
+        }, ['1 misshapen: blocks.1.linear1.w2: (2, 2) in place of (32, 128)']),
+        (lambda s: without(s, 'head.bias'), ['1 missing: head.bias']),
+        (lambda s: {
+            'patch_embed.proj.weight': torch.zeros(192, 3, 16, 16),
+            'blocks.11.attn.qkv.weight': torch.zeros(576, 192)
+        }, [
+            'embed_dims=192, depth=12',
+            '1 unexpected: blocks.11.attn.qkv.weight'
         ]),
-    (lambda s: reference.random_state(192, 17)
-     | {
-         'norm.bias': torch.zeros(7)
-     }, ["arch 't' or 'tiny'"]),
-    (lambda s: {}, ['missing: patch_embed.proj.weight']),
-    (lambda s: [1, 2], ["no state dict, neither at its top nor under 'mod"]),
-    (lambda s: dict(epoch=3), ['no state dict']),
-])
+        (lambda s: reference.random_state(192, 17)
+         | {
+             'norm.bias': torch.zeros(7)
+         }, ["arch 't' or 'tiny'"]),
+        (lambda s: {}, ['missing: patch_embed.proj.weight']),
+        # No name makes it build a model of that depth.
+        (lambda s: {
+            **s, 'blocks.999999999.x': torch.zeros(1)
+        }, ['unexpected: blocks.999999999.x']),
+        (lambda s: {
+            **s, 'decoder_blocks.40.x': torch.zeros(1)
+        }, ['1 unexpected: decoder_blocks.40.x']),
+        (lambda s: {
+            0: torch.zeros(1)
+        }, ['no state dict']),
+        (lambda s: [1, 2],
+         ["no state dict, neither at its top nor under 'mod"]),
+        (lambda s: dict(epoch=3), ['no state dict']),
+    ])
 def test_refuses_what_is_no_weightformer(change, messages, tmp_path):
     torch.save(change(reference.random_state(**SMALL)), tmp_path / 'a.pth')
     refused(tmp_path / 'a.pth', messages)
@@ -132,3 +147,14 @@ def test_refuses_files(content, suffix, tmp_path, capsys):
         path.write_bytes(content)
     refused(path, [message])
     assert 'unpickled' not in capsys.readouterr().out
+
+
+def test_refuses_destinations(tmp_path):
+    src = tmp_path / 'src.pth'
+    torch.save(reference.random_state(**SMALL), src)
+    content = src.read_bytes()
+    assert 'dst must not be src' in run_tool(CONVERTER, src, src)
+    assert 'dst must name a file' in run_tool(CONVERTER, src, tmp_path)
+    assert 'cannot be written' in run_tool(CONVERTER, src, src / 'a.pth')
+    assert src.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [src]

@@ -355,7 +355,7 @@ def parse_args(argv=None):
         help='height and width of the images, or one number for both '
         '(default: 128)')
     numbers = dict(
-        num_train=(1600, 1, 999999, 'number of training scenes'),
+        num_train=(1800, 1, 999999, 'number of training scenes'),
         num_val=(200, 1, 999999, 'number of validation scenes'),
         imagenet_train=(2000, 10, 999999, 'training images of all classes'),
         imagenet_val=(500, 10, 999999, 'validation images of all classes'),

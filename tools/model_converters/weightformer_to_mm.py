@@ -19,20 +19,35 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> None:
-    args = parse_args()
+def save(state: dict, dst: str) -> None:
+    """Save a checkpoint that appears under its name only when it is whole."""
+    os.makedirs(os.path.dirname(dst) or '.', exist_ok=True)
+    part = f'{dst}.part'
     try:
-        state = official_to_mm(load_official(args.src))
-        os.makedirs(os.path.dirname(args.dst) or '.', exist_ok=True)
-        # Renamed when whole: a full disk leaves no half checkpoint.
-        part = f'{args.dst}.part'
         torch.save(
             dict(
                 state_dict=state,
                 meta=dict(mmweightformer_version=__version__)), part)
-        os.replace(part, args.dst)
-    except (OSError, ValueError) as error:
+        os.replace(part, dst)
+    finally:
+        if os.path.exists(part):
+            os.remove(part)
+
+
+def main() -> None:
+    args = parse_args()
+    if os.path.isdir(args.dst) or not os.path.basename(args.dst):
+        raise SystemExit(f'dst must name a file, got {args.dst!r}')
+    if os.path.realpath(args.src) == os.path.realpath(args.dst):
+        raise SystemExit(f'dst must not be src, got {args.dst!r} for both')
+    try:
+        state = official_to_mm(load_official(args.src))
+    except (ImportError, OSError, ValueError) as error:
         raise SystemExit(f'{args.src}: {error}')
+    try:
+        save(state, args.dst)
+    except (OSError, RuntimeError) as error:  # torch wraps those of files
+        raise SystemExit(f'{args.dst} cannot be written: {error}')
     print(f'{len(state)} tensors of {args.src} written to {args.dst}')
 
 

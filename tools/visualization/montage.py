@@ -34,20 +34,31 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
+    if not args.out.lower().endswith(SUFFIXES):
+        raise SystemExit(f'out must end with one of {SUFFIXES}, got '
+                         f'{args.out}')
     paths = sorted(
         path for path in args.folder.rglob('*')
-        if path.suffix.lower() in SUFFIXES)[:args.rows * args.columns]
+        if path.suffix.lower() in SUFFIXES and path.is_file()
+        and path.resolve() != Path(args.out).resolve())
+    paths = paths[:args.rows * args.columns]
     if not paths:
         raise SystemExit(f'{args.folder} holds no {SUFFIXES}')
-    pictures = [cv2.imread(str(path)) for path in paths]
-    width = max(args.height * p.shape[1] // p.shape[0] for p in pictures)
+    pictures = []
+    for path in paths:
+        pictures.append(cv2.imread(str(path)))
+        if pictures[-1] is None:
+            raise SystemExit(f'{path} cannot be read as a picture')
+    args.columns = min(args.columns, len(paths))
+    width = max(args.height * p.shape[1] // p.shape[0] for p in pictures) or 1
     rows = -(-len(paths) // args.columns)
     gap = 4
     sheet = np.full(
         (rows * (args.height + gap), args.columns * (width + gap), 3), 255,
         np.uint8)
     for i, picture in enumerate(pictures):
-        h, w = args.height, args.height * picture.shape[1] // picture.shape[0]
+        h = args.height
+        w = max(1, h * picture.shape[1] // picture.shape[0])
         y = i // args.columns * (args.height + gap)
         x = i % args.columns * (width + gap)
         sheet[y:y + h, x:x + w] = cv2.resize(

@@ -210,7 +210,7 @@ class WeightFormer(BaseModule):
         self.layers = ModuleList(
             WeightFormerBlock(
                 self.embed_dims,
-                int(self.embed_dims * arch['mlp_ratio']),
+                round(self.embed_dims * arch['mlp_ratio']),
                 dynamic=i % arch['dynamic_every'] == arch['dynamic_offset'],
                 reduction=arch['reduction'],
                 kernel_size=arch['kernel_size'],

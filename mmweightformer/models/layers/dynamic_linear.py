@@ -19,10 +19,9 @@ class DynamicLinear(nn.Module):
         y &= x \, (W_0 + \Delta W / (\lVert \Delta W \rVert_2 + 1)) + b
 
     where :math:`\sigma` is SiLU and the norm runs down each column of
-    :math:`\Delta W`, that is over the inputs of one output. Multiplying from
-    the middle keeps every factor narrow: the two N'×C and N'×O matrices
-    :math:`\sigma(A) W_1` and :math:`\sigma(B) W_2` of the published formula
-    are never formed.
+    :math:`\Delta W`, that is over the inputs of one output. With more tokens
+    than :math:`A` is wide the product is formed from the middle, where every
+    factor is narrow, else from both ends, as published.
 
     The 2×2 pooling drops an odd last row or column, as published. Along an
     axis of one token, where nothing would be left, it does not pool.
@@ -101,8 +100,12 @@ class DynamicLinear(nn.Module):
         with autocast_disabled(x.device):
             a, b = F.silu(factors.to(dtype)).split((w1.shape[0], w2.shape[0]),
                                                    dim=-1)
-            scale = self.in_features**-0.5 / (h * w)
-            delta = w1.mT @ (a.mT @ (b * scale) @ w2)
+            b = b * (self.in_features**-0.5 / (h * w))
+            # Either order is exact; the cheaper one is a matter of N'.
+            if a.shape[1] > a.shape[2]:
+                delta = w1.mT @ (a.mT @ b @ w2)
+            else:
+                delta = (a @ w1).mT @ (b @ w2)
             norm = torch.linalg.vector_norm(delta, dim=1, keepdim=True)
             return delta / (norm + 1)
 
