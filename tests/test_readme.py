@@ -34,13 +34,16 @@ def test_own_config(tmp_path):
     assert len(result.pred_instances.bboxes.T) == 4
 
 
-def test_optim_wrapper():
-    scope = {}
-    exec(snippet('LayerDecayOptimWrapperConstructor'), scope)
+def test_own_config_with_layer_decay(tmp_path):
     from mmengine.optim import build_optim_wrapper
+    path = tmp_path / 'own.py'
+    path.write_text(
+        snippet("'mmdet::retinanet") +
+        snippet('LayerDecayOptimWrapperConstructor'))
+    cfg = Config.fromfile(path).optim_wrapper
     model = torch.nn.ModuleDict(
         dict(backbone=MODELS.build(dict(type='WeightFormer'))))
-    wrapper = build_optim_wrapper(model, scope['optim_wrapper'])
+    wrapper = build_optim_wrapper(model, cfg)
     assert min(wrapper.get_lr()['lr']) == pytest.approx(1e-4 * 0.8**18)
 
 

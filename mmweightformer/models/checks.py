@@ -15,6 +15,12 @@ def check_int(name: str,
         raise ValueError(f'{name} must be {allowed}, got {value}')
 
 
+def check_bool(name: str, value: Any) -> None:
+    """Raise unless ``value`` is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f'{name} must be True or False, got {value!r}')
+
+
 def check_rate(name: str, value: Any) -> None:
     """Raise unless ``value`` is a number in [0, 1)."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 class LayerNorm2d(nn.LayerNorm):
     """LayerNorm over the channels of (B, C, H, W) features.
 
-    The norm of ViTDet's pyramid and heads, as ``norm_cfg=dict(type='LN2d')``
-    in any scope.
+    The norm of ViTDet's pyramid and heads, in any scope as
+    ``norm_cfg=dict(type='LN2d', eps=1e-6)``; without ``eps`` mmcv's
+    ``build_norm_layer`` sets 1e-5.
 
     Args:
         num_channels (int): C.

@@ -61,6 +61,36 @@ def test_two_backbones():
         assert groups[f'{name}.head.weight']['lr'] == 1
 
 
+def test_shared_modules_are_taken_once():
+    model = Detector()
+    model.again = model.head
+    groups = groups_of(model)
+    assert groups['head.weight']['lr'] == 1
+    assert len(groups) == len(list(model.parameters()))
+
+
+def test_classifier_within_a_model():
+    from mmpretrain.models import ImageClassifier, LinearClsHead
+    student = ImageClassifier(build_backbone(SMALL, out_type='avg_featmap'))
+    student.head = LinearClsHead(10, 32)
+    groups = groups_of(nn.ModuleDict(dict(student=student)))
+    assert groups['student.backbone.layers.0.fc1.weight']['lr'] == 0.5**5
+    assert groups['student.head.fc.weight']['lr'] == 1
+
+
+@pytest.mark.parametrize('change, message', [
+    (dict(optimizer=dict(type='AdamW', lr=1.)), 'weight_decay.* got None'),
+    (dict(optimizer=dict(type='AdamW', weight_decay=0.)), 'lr.* got None'),
+    (dict(paramwise_cfg=dict(decay_rate=0.5)), "layer_decay_rate.*'decay_ra"),
+    (dict(paramwise_cfg=dict(layer_decay_rate='0.5')), "got '0.5'"),
+    (dict(paramwise_cfg=dict(layer_decay_rate=float('nan'))), 'got nan'),
+    (dict(paramwise_cfg=dict(layer_decay_rate=2)), 'got 2'),
+])
+def test_refuses_options(change, message):
+    with pytest.raises(ValueError, match=message):
+        build_optim_wrapper(Detector(), {**CFG, **change})
+
+
 def test_frozen_parameters_are_left_out():
     names = groups_of(Detector(frozen_stages=1))
     assert not any('patch_embed' in n or 'layers.0.' in n for n in names)

@@ -91,6 +91,8 @@ class TestBothLayers:
         full = layer(torch.randn(shape))
         empty = layer(torch.randn(0, *shape[1:]))
         assert empty.shape == (0, *full.shape[1:])
+        empty.sum().backward()
+        assert all(p.grad is not None for p in layer.parameters())
 
     def test_any_memory_layout(self, layer, shape):
         layer = randomize(layer).double()
@@ -147,9 +149,11 @@ class TestAutocastAt2048:
     (dict(in_features=8, out_features=8, reduction=0), 'reduction .* got 0'),
     (dict(in_features=6, out_features=8), r'reduction \(4\) .* \(6\)'),
     (dict(in_features=8, out_features=6), r'reduction \(4\) .* \(6\)'),
+    (dict(in_features='8', out_features=8), "in_features .* got '8'"),
+    (dict(in_features=8, out_features=8.), 'out_features .* got 8.0'),
 ])
 def test_dynamic_linear_refuses(kwargs, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         DynamicLinear(**kwargs)
 
 
@@ -157,7 +161,8 @@ def test_dynamic_linear_refuses(kwargs, message):
     ((0, 3), 'channels .* got 0'),
     ((4, 2), 'kernel_size .* odd .* got 2'),
     ((4, -1), 'kernel_size .* got -1'),
+    ((4, (3, 3)), r'kernel_size .* got \(3, 3\)'),
 ])
 def test_dynamic_conv_refuses(args, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         DynamicDepthwiseConv2d(*args)

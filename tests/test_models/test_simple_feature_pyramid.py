@@ -67,10 +67,18 @@ def test_other_scales_and_levels():
     (dict(in_channels=8, out_channels=0), 'out_channels .* got 0'),
     (dict(in_channels=8, scale_factors=(3, )), 'scale factor .* got 3'),
     (dict(in_channels=8, num_outs=3), 'num_outs must be at least 4, got 3'),
+    (dict(in_channels=8, scale_factors=()), r'scale_factors .* got \(\)'),
+    (dict(in_channels=8, scale_factors=4), 'scale_factors .* got 4'),
 ])
 def test_refuses(kwargs, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         SimpleFeaturePyramid(**kwargs)
+
+
+@pytest.mark.parametrize('inputs', [torch.zeros(1, 8, 4, 4), ()])
+def test_refuses_what_is_no_sequence(inputs):
+    with pytest.raises(TypeError, match='sequence of feature maps, got'):
+        SimpleFeaturePyramid(8)(inputs)
 
 
 def test_refuses_other_channels():

@@ -222,6 +222,7 @@ def test_frozen_stages(frozen_stages):
             assert param.equal(before[name])
     for i, layer in enumerate(model.layers):
         assert layer.training == (i >= frozen_stages)
+    assert model.drop.training == (frozen_stages < 0)
 
 
 def test_frozen_blocks_train_with_checkpointing():
@@ -278,6 +279,9 @@ def test_layer_depth():
         assert model.get_layer_depth('backbone.' + name,
                                      'backbone.') == (depth, 19)
     assert model.get_layer_depth('head.fc.weight', 'backbone.') == (18, 19)
+    # Blocks that are not built do not count.
+    model = build_backbone('t', out_indices=2)
+    assert model.get_layer_depth('layers.2.fc1.weight') == (3, 5)
 
 
 @pytest.mark.parametrize('scope', ['mmengine', 'mmdet', 'mmseg', 'mmpretrain'])
@@ -338,6 +342,10 @@ def test_trace():
     (dict(drop_path_rate=-.1), ValueError, 'drop_path_rate'),
     (dict(drop_path_rate=None), TypeError, 'drop_path_rate'),
     (dict(norm_cfg=dict(type='BN')), ValueError, 'norm_cfg .*BN'),
+    (dict(norm_cfg=dict(type='LN2d')), ValueError, 'norm_cfg .*LN2d'),
+    (dict(arch=dict(SMALL, mlp_ratio=float('nan'))), ValueError, 'got nan'),
+    (dict(final_norm='no'), TypeError, "final_norm must be .* got 'no'"),
+    (dict(with_cp=1), TypeError, 'with_cp must be True or False, got 1'),
     (dict(pad='zero'), ValueError, "pad .*'corner'.* got 'zero'"),
     (dict(frozen_stages=6), ValueError, 'frozen_stages .* -1 to 5, got 6'),
 ])

@@ -10,8 +10,9 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..checks import check_choice, check_int, check_rate
+from ..checks import check_bool, check_choice, check_int, check_rate
 from ..layers import DynamicDepthwiseConv2d, DynamicLinear
+from ..norm import LayerNorm2d
 
 
 class WeightFormerBlock(BaseModule):
@@ -182,6 +183,8 @@ class WeightFormer(BaseModule):
         check_int('patch_size', patch_size, 1)
         check_int('in_channels', in_channels, 1)
         check_int('frozen_stages', frozen_stages, -1, self.depth)
+        check_bool('final_norm', final_norm)
+        check_bool('with_cp', with_cp)
         check_rate('drop_rate', drop_rate)
         check_rate('drop_path_rate', drop_path_rate)
         check_choice('out_type', out_type, self.out_types)
@@ -201,7 +204,9 @@ class WeightFormer(BaseModule):
             stride=patch_size,
             padding=pad or 0,
             norm_cfg=norm_cfg)
-        if not hasattr(self.patch_embed.norm, 'normalized_shape'):
+        norm = self.patch_embed.norm
+        if not hasattr(norm, 'normalized_shape') or isinstance(
+                norm, LayerNorm2d):
             raise ValueError('norm_cfg must name a norm over the last axis, '
                              f"such as 'LN', got {norm_cfg}")
         self.drop = nn.Dropout(drop_rate)
@@ -248,7 +253,7 @@ class WeightFormer(BaseModule):
         check_int("arch['dynamic_offset']", arch['dynamic_offset'], 0,
                   every - 1)
         ratio = arch['mlp_ratio']
-        if not isinstance(ratio, (int, float)) or ratio <= 0:
+        if not isinstance(ratio, (int, float)) or not 0 < ratio < float('inf'):
             raise ValueError("arch['mlp_ratio'] must be a positive number, "
                              f'got {ratio!r}')
         if arch['kernel_size'] % 2 == 0:
@@ -315,7 +320,9 @@ class WeightFormer(BaseModule):
     def _freeze_stages(self) -> None:
         if self.frozen_stages < 0:
             return
-        frozen = [self.patch_embed, *self.layers[:self.frozen_stages]]
+        frozen = [
+            self.patch_embed, self.drop, *self.layers[:self.frozen_stages]
+        ]
         if self.final_norm and self.frozen_stages == self.depth:
             frozen.append(self.norm)
         for module in frozen:
@@ -339,10 +346,11 @@ class WeightFormer(BaseModule):
 
         Returns:
             tuple[int, int]: The depth of the parameter and the number of
-            depths. The patch embedding is at 0, block i at i + 1, and what
-            follows the blocks, in the backbone or behind it, at the last.
+            depths, which is that of the built blocks plus two. The patch
+            embedding is at 0, block i at i + 1, and what follows the blocks,
+            in the backbone or behind it, at the last.
         """
-        num_layers = self.depth + 2
+        num_layers = len(self.layers) + 2
         name = param_name[len(prefix):]
         if param_name.startswith(prefix):
             if name.startswith('patch_embed.'):

@@ -3,6 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..checks import check_int
 from .precision import autocast_disabled
 
 
@@ -26,6 +27,7 @@ class DynamicDepthwiseConv2d(nn.Module):
         kernel_size (int): K, odd. Defaults to 3.
 
     Raises:
+        TypeError: If an argument is not an int.
         ValueError: If ``channels`` is not positive or ``kernel_size`` not a
             positive odd number.
 
@@ -42,11 +44,10 @@ class DynamicDepthwiseConv2d(nn.Module):
 
     def __init__(self, channels: int, kernel_size: int = 3) -> None:
         super().__init__()
-        if channels < 1:
-            raise ValueError(f'channels must be positive, got {channels}')
-        if kernel_size < 1 or kernel_size % 2 == 0:
-            raise ValueError('kernel_size must be a positive odd number, '
-                             f'got {kernel_size}')
+        check_int('channels', channels, 1)
+        check_int('kernel_size', kernel_size, 1)
+        if kernel_size % 2 == 0:
+            raise ValueError(f'kernel_size must be odd, got {kernel_size}')
         self.channels = channels
         self.kernel_size = kernel_size
         self.weight = nn.Parameter(
@@ -81,9 +82,11 @@ class DynamicDepthwiseConv2d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, channels, h, w = x.shape
-        if batch == 0:  # no convolution takes zero groups
-            return x
         weight = (self.weight.squeeze(1) + self.predict(x)).to(x.dtype)
+        if batch == 0:
+            # No convolution takes zero groups. All parameters still take
+            # part, as distributed training wants them to.
+            return x + (weight.sum() + self.bias.sum()) * 0
         # A group for each sample and channel.
         y = F.conv2d(
             x.reshape(1, batch * channels, h, w),

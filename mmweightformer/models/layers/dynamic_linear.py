@@ -3,6 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..checks import check_int
 from .precision import autocast_disabled
 
 
@@ -33,6 +34,7 @@ class DynamicLinear(nn.Module):
             of the weight that they span. Defaults to 4.
 
     Raises:
+        TypeError: If a size is not an int.
         ValueError: If a size is not positive, or ``reduction`` does not
             divide ``in_features`` and ``out_features``.
 
@@ -53,12 +55,9 @@ class DynamicLinear(nn.Module):
                  out_features: int,
                  reduction: int = 4) -> None:
         super().__init__()
-        for name, value in dict(
-                in_features=in_features,
-                out_features=out_features,
-                reduction=reduction).items():
-            if value < 1:
-                raise ValueError(f'{name} must be positive, got {value}')
+        check_int('in_features', in_features, 1)
+        check_int('out_features', out_features, 1)
+        check_int('reduction', reduction, 1)
         if in_features % reduction or out_features % reduction:
             raise ValueError(
                 f'reduction ({reduction}) must divide in_features '
@@ -111,8 +110,9 @@ class DynamicLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         weight = (self.weight + self.predict(x)).to(x.dtype)
-        y = torch.baddbmm(self.bias, x.flatten(1, 2), weight)
-        return y.unflatten(1, x.shape[1:3])
+        y = x.flatten(1, 2) @ weight
+        # Under autocast the product is narrower than the bias.
+        return (y + self.bias.to(y.dtype)).unflatten(1, x.shape[1:3])
 
     def extra_repr(self) -> str:
         return (f'in_features={self.in_features}, '

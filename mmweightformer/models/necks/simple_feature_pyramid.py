@@ -63,9 +63,12 @@ class SimpleFeaturePyramid(BaseModule):
         super().__init__(init_cfg=init_cfg)
         check_int('in_channels', in_channels, 4)
         check_int('out_channels', out_channels, 1)
+        if not isinstance(scale_factors, Sequence) or not scale_factors:
+            raise TypeError('scale_factors must be a sequence of at least '
+                            f'one, got {scale_factors!r}')
         for scale in scale_factors:
             check_choice('a scale factor', scale, (4, 2, 1, 0.5))
-        check_int('num_outs', num_outs, max(1, len(scale_factors)))
+        check_int('num_outs', num_outs, len(scale_factors))
         self.in_channels = in_channels
         self.num_outs = num_outs
         self.levels = ModuleList()
@@ -108,6 +111,9 @@ class SimpleFeaturePyramid(BaseModule):
 
     def forward(self, inputs: Sequence[Tensor]) -> Tuple[Tensor, ...]:
         """Last of the (B, in_channels, h, w) inputs → ``num_outs`` levels."""
+        if isinstance(inputs, Tensor) or not inputs:
+            raise TypeError('the input must be a sequence of feature maps, '
+                            f'got {type(inputs).__name__}')
         x = inputs[-1]
         if x.shape[1] != self.in_channels:
             raise ValueError(
