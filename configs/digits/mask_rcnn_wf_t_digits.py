@@ -84,4 +84,6 @@ optim_wrapper = dict(
     clip_grad=dict(max_norm=5.))
 auto_scale_lr = dict(base_batch_size=4)
 default_hooks = dict(
-    logger=dict(interval=50), checkpoint=dict(max_keep_ckpts=2))
+    logger=dict(interval=50),
+    checkpoint=dict(max_keep_ckpts=2),
+    visualization=dict(score_thr=0.5))
