@@ -88,7 +88,7 @@ def without(state, *names):
             'patch_embed.proj.weight': torch.zeros(192, 3, 16, 16),
             'blocks.11.attn.qkv.weight': torch.zeros(576, 192)
         }, [
-            'embed_dims=192, depth=12',
+            'embed_dims=192, depth=1',
             '1 unexpected: blocks.11.attn.qkv.weight'
         ]),
         (lambda s: reference.random_state(192, 17)
