@@ -1,0 +1,19 @@
+# Copyright (c) mmweightformer contributors. All rights reserved.
+from typing import Sequence, Tuple
+
+from mmengine.model import BaseModule
+from mmengine.registry import MODELS
+from torch import Tensor
+
+
+@MODELS.register_module()
+class MeanPooling(BaseModule):
+    """The means of feature maps, for a classifier on any package's backbone.
+
+    MMPreTrain's ``GlobalAveragePooling`` refuses the list that some backbones
+    of MMDetection return.
+    """
+
+    def forward(self, feats: Sequence[Tensor]) -> Tuple[Tensor, ...]:
+        """Feature maps (B, C, h, w) → their means (B, C)."""
+        return tuple(feat.mean(dim=(2, 3)) for feat in feats)
