@@ -1,4 +1,8 @@
 # Mask R-CNN with WeightFormer-S, otherwise as with WeightFormer-T.
 _base_ = 'mask_rcnn_wf_t_coco.py'
 
-model = dict(backbone=dict(arch='s'), neck=dict(in_channels=384))
+pretrained = 'work_dirs/wf_s_in1k/epoch_300.pth'
+
+model = dict(
+    backbone=dict(arch='s', init_cfg=dict(checkpoint=pretrained)),
+    neck=dict(in_channels=384))

@@ -1,5 +1,5 @@
 # Mask R-CNN with WeightFormer-T and ViTDet's pyramid and head norms, COCO, 1x.
-# This file needs the data in data/coco, see README.md.
+# It needs the data in data/coco, see README.md, and pre-trained weights.
 _base_ = [
     'mmdet::_base_/models/mask-rcnn_r50_fpn.py',
     'mmdet::_base_/datasets/coco_instance.py',
@@ -12,6 +12,9 @@ from mmengine.device import get_device  # noqa: E402
 # So that the packages' own tools know the plugin as well.
 custom_imports = dict(imports=['mmweightformer'], allow_failed_imports=False)
 
+# What training wf_t_in1k.py leaves; None in our tools is from scratch.
+pretrained = 'work_dirs/wf_t_in1k/epoch_300.pth'
+
 norm_cfg = dict(type='LN2d', eps=1e-6)
 model = dict(
     backbone=dict(
@@ -20,7 +23,9 @@ model = dict(
         arch='t',
         # The last block's output as it is, as ViTDet hands it to its pyramid.
         final_norm=False,
-        drop_path_rate=0.1),
+        drop_path_rate=0.1,
+        init_cfg=dict(
+            type='Pretrained', checkpoint=pretrained, prefix='backbone.')),
     neck=dict(
         _delete_=True,
         type='SimpleFeaturePyramid',

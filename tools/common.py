@@ -51,6 +51,8 @@ def load_config(args: argparse.Namespace) -> Config:
         cfg = Config.fromfile(args.config)
         if args.cfg_options is not None:
             cfg.merge_from_dict(args.cfg_options)
+            if 'pretrained' in args.cfg_options:
+                set_pretrained(cfg)
     except Exception as error:
         # What a config raises is up to the code in it.
         sys.exit(f'{args.config} cannot be loaded: '
@@ -63,6 +65,16 @@ def load_config(args: argparse.Namespace) -> Config:
         name = osp.splitext(osp.basename(args.config))[0]
         cfg.work_dir = osp.join('./work_dirs', name)
     return cfg
+
+
+def set_pretrained(cfg: Config) -> None:
+    """Hand the config's variable on: a config is read before its options."""
+    backbone = (cfg.get('model') or {}).get('backbone')
+    if backbone is None:
+        raise ValueError('pretrained is for a model with a backbone, and '
+                         'there is none')
+    backbone.init_cfg = None if cfg.pretrained is None else dict(
+        type='Pretrained', checkpoint=cfg.pretrained, prefix='backbone.')
 
 
 def require_fields(cfg: Config, config: str, *fields: str) -> None:
@@ -92,11 +104,15 @@ def build_runner(cfg: Config, stages: Sequence[str]) -> Runner:
         Runner.from_cfg(cfg)
     missing = find_missing_files(cfg, stages)
     if missing:
-        sys.exit('\nMissing, as looked for from '
-                 f'{os.getcwd()}:\n  ' + '\n  '.join(missing) +
-                 '\nPut the data there, or link them; "Data and checkpoints" '
-                 'in README.md has the layout. Other places are named by '
-                 'the config, or by --cfg-options FIELD=PATH.')
+        pretrained = any('init_cfg.checkpoint)' in line for line in missing)
+        sys.exit(
+            '\nMissing, as looked for from '
+            f'{os.getcwd()}:\n  ' + '\n  '.join(missing) +
+            '\nPut the data there, or link them; "Data and checkpoints" '
+            'in README.md has the layout. Other places are named by '
+            'the config, or by --cfg-options FIELD=PATH.' +
+            ('\nOther pre-trained weights: --cfg-options pretrained=FILE. '
+             'From scratch: pretrained=None.' if pretrained else ''))
     return runner
 
 

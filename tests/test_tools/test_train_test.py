@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 CONFIG = 'configs/digits/mask_rcnn_wf_t_digits.py'
 COCO = 'configs/mask_rcnn_wf_t_coco.py'
@@ -148,7 +149,8 @@ def test_coco_config_trains(data_root, options, tmp_path):
     succeed(sys.executable, 'tools/train.py', COCO, '--work-dir', tmp_path,
             *moved, 'train_dataloader.dataset.pipeline.2.scale=(160,160)',
             'val_dataloader.dataset.pipeline.1.scale=(160,160)',
-            'train_dataloader.dataset.filter_cfg.min_size=1')
+            'train_dataloader.dataset.filter_cfg.min_size=1',
+            'pretrained=None')
     assert [step[:2] for step in logged(tmp_path)] == [(1, 1), (1, 2)]
     assert (tmp_path / 'epoch_1.pth').exists()
 
@@ -172,12 +174,36 @@ def test_missing_checkpoint_is_named(options, tmp_path):
         assert 'no.pth  (load_from)' in error
 
 
-def test_missing_pretrained_checkpoint_is_named(options, tmp_path):
-    error = refused(sys.executable, 'tools/train.py', CONFIG, '--work-dir',
-                    tmp_path, *options,
-                    'model.backbone.init_cfg.type=Pretrained',
-                    'model.backbone.init_cfg.checkpoint=no.pth')
+@pytest.mark.parametrize('config', [CONFIG, COCO])
+def test_missing_pretrained_checkpoint_is_named(config, options, tmp_path):
+    error = refused(sys.executable, 'tools/train.py', config, '--work-dir',
+                    tmp_path, *options, 'pretrained=no.pth')
     assert 'no.pth  (model.backbone.init_cfg.checkpoint)' in error
+    assert 'pretrained=None' in error
+
+
+def test_pretrained_reaches_the_backbone(trained, options, tmp_path):
+    """The weights of a training checkpoint, before the first step."""
+    checkpoint = trained / 'epoch_1.pth'
+    succeed(sys.executable, 'tools/train.py', CONFIG, '--work-dir', tmp_path,
+            *options, f'pretrained={checkpoint}',
+            'optim_wrapper.optimizer.lr=0.')
+    start, end = (
+        torch.load(path, weights_only=False)['state_dict']
+        for path in (checkpoint, tmp_path / 'epoch_1.pth'))
+    for name in start:
+        if name.startswith('backbone.'):
+            assert torch.equal(start[name], end[name]), name
+    assert not torch.equal(start['rpn_head.rpn_cls.weight'],
+                           end['rpn_head.rpn_cls.weight'])
+
+
+def test_pretrained_needs_a_backbone(tmp_path):
+    config = tmp_path / 'c.py'
+    config.write_text("model = dict(type='ToyModel')\n")
+    assert 'pretrained is for a model with a backbone' in refused(
+        sys.executable, 'tools/train.py', config, '--cfg-options',
+        'pretrained=None')
 
 
 def test_missing_image_is_named(trained, data_root, options, tmp_path):
