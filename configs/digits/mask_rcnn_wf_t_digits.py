@@ -1,9 +1,11 @@
 # The COCO config with a smaller head and input, for the digits scenes that
-# tools/dataset_converters/digits.py makes. From scratch, minutes on a CPU.
+# tools/dataset_converters/digits.py makes. Minutes on a CPU.
 _base_ = '../mask_rcnn_wf_t_coco.py'
 
+# From scratch, unless --cfg-options pretrained=FILE.
+pretrained = None
 model = dict(
-    backbone=dict(drop_path_rate=0.),
+    backbone=dict(drop_path_rate=0., init_cfg=None),
     neck=dict(out_channels=64),
     rpn_head=dict(
         in_channels=64,
@@ -66,15 +68,10 @@ test_dataloader = val_dataloader
 val_evaluator = dict(ann_file=data_root + 'annotations/instances_val2017.json')
 test_evaluator = val_evaluator
 
-max_epochs = 4
-train_cfg = dict(max_epochs=max_epochs, val_interval=2)
+train_cfg = dict(max_epochs=4, val_interval=2)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, end=100),
-    dict(
-        type='CosineAnnealingLR',
-        by_epoch=True,
-        T_max=max_epochs,
-        convert_to_iter_based=True),
+    dict(type='CosineAnnealingLR', by_epoch=True, convert_to_iter_based=True),
 ]
 optim_wrapper = dict(
     _delete_=True,
