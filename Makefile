@@ -8,11 +8,12 @@ VENV_PY = "$(VENV)/bin/python"
 DIGITS = configs/digits/mask_rcnn_wf_t_digits.py
 WORK_DIR = work_dirs/mask_rcnn_wf_t_digits
 
-.PHONY: help install demo test lint clean
+.PHONY: help install demo compare test lint clean
 
 help:
 	@echo 'make install  the environment, about 15 minutes the first time'
 	@echo 'make demo     train, test and draw Mask R-CNN on generated images'
+	@echo 'make compare  WeightFormer-T beside DeiT-T on them, about 75 minutes'
 	@echo 'make test     the tests; ARGS="-k name" goes to pytest'
 	@echo 'make lint     style checks'
 	@echo 'make clean    remove what builds and tests left'
@@ -38,6 +39,10 @@ demo: install
 	@echo 'Logs and checkpoints:              $(WORK_DIR)'
 	@echo 'Ground truth beside predictions:   $(WORK_DIR)/predictions'
 	@echo 'Some of them on a sheet:           $(WORK_DIR)/predictions.jpg'
+
+compare: install
+	$(VENV_PY) tools/dataset_converters/digits.py data/digits
+	$(VENV_PY) tools/analysis_tools/compare.py $(ARGS)
 
 test: install
 	$(VENV_PY) -m pytest $(ARGS)

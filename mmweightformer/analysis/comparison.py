@@ -1,0 +1,196 @@
+# Copyright (c) mmweightformer contributors. All rights reserved.
+"""The tables and plots of tools/analysis_tools/compare.py."""
+from pathlib import Path
+from statistics import mean
+from typing import Dict, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, DefaultScope
+
+from .complexity import model_complexity
+from .throughput import throughput_ratio
+from .training_log import TrainingLog, read_training_log
+
+
+class Task(NamedTuple):
+    """One column or two of the comparison.
+
+    Attributes:
+        config (str): The config, with a place for the backbone.
+        metrics (dict[str, str]): Metrics of mmengine's log and their titles.
+        scale (float): What makes the metrics fractions.
+        options (list[str]): Settings other than the config's.
+        minutes (dict[str, float]): About how long a run takes on one core.
+    """
+    config: str
+    metrics: Dict[str, str]
+    scale: float
+    options: List[str]
+    minutes: Dict[str, float]
+
+
+SIZE = 128
+BACKBONES = dict(wf='WeightFormer-T', deit='DeiT-T')
+COLOURS = dict(wf='tab:blue', deit='tab:orange')
+TASKS = dict(
+    classification=Task('configs/digits/{}_t_digits.py',
+                        {'accuracy/top1': 'accuracy'}, 0.01, [],
+                        dict(wf=15, deit=5)),
+    detection=Task('configs/digits/mask_rcnn_{}_t_digits.py', {
+        'coco/bbox_mAP': 'box AP',
+        'coco/segm_mAP': 'mask AP'
+    }, 1, ['train_cfg.max_epochs=3', 'train_cfg.val_interval=1'],
+                   dict(wf=11, deit=9)),
+    segmentation=Task('configs/digits/upernet_{}_t_digits.py',
+                      {'mIoU': 'mIoU'}, 0.01, [], dict(wf=8, deit=6)))
+
+Scores = Dict[Tuple[str, bool, str], List[float]]
+Table = List[List[str]]
+
+
+def write_report(work_dir: Path, runs: Sequence, out: Path) -> None:
+    """Write ``comparison.md``, its table as a picture, and learning curves.
+
+    Args:
+        work_dir (Path): Holds a work directory for each run, by its name.
+        runs (Sequence): Runs with ``name``, ``backbone``, ``task``, ``seed``
+            and ``start``, which is None without pre-training.
+        out (Path): The folder to write to.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    logs = {
+        run.name: read_training_log(work_dir / run.name,
+                                    TASKS[run.task].metrics)
+        for run in runs
+    }
+    results, costs = result_table(runs, logs), cost_table()
+    seeds = sorted({run.seed for run in runs})
+    title = 'Digits scenes: mean and range over seeds ' + ', '.join(
+        map(str, seeds)) + '; from scratch: seed 0'
+    (out / 'comparison.md').write_text('\n'.join([
+        f'{title}. Made by `make compare`.', '', *markdown(results), '',
+        f'Costs of one {SIZE}×{SIZE} image (classification: 64×64), and the '
+        'throughput of the backbone over that of DeiT-T, measured in turns in '
+        'one process.', '', *markdown(costs), ''
+    ]))
+    draw_table(results, title, out / 'comparison.png')
+    draw_curves(runs, logs, out / 'learning_curves.png')
+
+
+def markdown(table: Table) -> List[str]:
+    lines = ['| ' + ' | '.join(row) + ' |' for row in table]
+    return [lines[0], '| --- ' * len(table[0]) + '|', *lines[1:]]
+
+
+def result_table(runs: Sequence, logs: Dict[str, TrainingLog]) -> Table:
+    scores: Scores = {}
+    for run in runs:
+        task, last = TASKS[run.task], logs[run.name].metrics[-1][1]
+        scratch = run.start is None and run.task != 'classification'
+        for metric, title in task.metrics.items():
+            scores.setdefault((run.backbone, scratch, title),
+                              []).append(task.scale * last[metric])
+    titles = [t for task in TASKS.values() for t in task.metrics.values()]
+    table = [['backbone', 'weights', *titles]]
+    for scratch, weights in enumerate(['pre-trained here', 'from scratch']):
+        for backbone, name in BACKBONES.items():
+            cells = [
+                spread(scores.get((backbone, bool(scratch), title), []))
+                for title in titles
+            ]
+            table.append([name, weights, *cells])
+    return table
+
+
+def spread(values: Sequence[float]) -> str:
+    if not values:
+        return ''
+    if len(values) == 1:
+        return f'{values[0]:.3f}'
+    return f'{mean(values):.3f} ({min(values):.3f}–{max(values):.3f})'
+
+
+def cost_table() -> Table:
+    table = [[
+        'task', 'backbone', 'parameters', 'MACs of the backbone',
+        'MACs in all', 'throughput of the backbone'
+    ]]
+    for name, task in TASKS.items():
+        size = 64 if name == 'classification' else SIZE
+        built = {}
+        for backbone, title in BACKBONES.items():
+            cfg = Config.fromfile(task.config.format(backbone))
+            rows = {
+                row.name: row
+                for row in model_complexity(cfg, (size, size)).rows
+            }
+            with DefaultScope.overwrite_default_scope(cfg.default_scope):
+                built[backbone] = MODELS.build(cfg.model.backbone).eval()
+            table.append([
+                name, title, f"{rows['total'].params / 1e6:.2f} M",
+                f"{rows['backbone'].macs / 1e9:.2f} G",
+                f"{rows['total'].macs / 1e9:.2f} G", '1'
+            ])
+        image = torch.rand(8, 3, size, size)
+        ratio = throughput_ratio(lambda: built['wf'](image),
+                                 lambda: built['deit'](image))
+        table[-2][-1] = f'{ratio:.2f}'
+    return table
+
+
+def draw_table(table: Table, title: str, path: Path) -> None:
+    from matplotlib.figure import Figure
+    figure = Figure((11, 0.4 * len(table) + 0.6))
+    axes = figure.add_axes([0.01, 0.02, 0.98, 0.82])
+    axes.set_axis_off()
+    drawn = axes.table(
+        table[1:], colLabels=table[0], loc='upper center', cellLoc='center')
+    drawn.auto_set_font_size(False)
+    drawn.set_fontsize(10)
+    drawn.scale(1, 1.6)
+    for (row, _), cell in drawn.get_celld().items():
+        cell.set_linewidth(0.4)
+        cell.set_text_props(weight='bold' if row == 0 else 'normal')
+    figure.suptitle(title, y=0.97)
+    figure.savefig(path, dpi=130)
+
+
+def draw_curves(runs: Sequence, logs: Dict[str, TrainingLog],
+                path: Path) -> None:
+    """A column a metric: the validations above, the smoothed loss below."""
+    from matplotlib.figure import Figure
+    columns = [(name, metric, title) for name, task in TASKS.items()
+               for metric, title in task.metrics.items()]
+    figure = Figure((4 * len(columns), 6.5), layout='constrained')
+    axes = figure.subplots(2, len(columns), sharex='col')
+    for (name, metric, title), (above, below) in zip(columns, axes.T):
+        task = TASKS[name]
+        for run in runs:
+            if run.task != name:
+                continue
+            scratch = run.start is None and name != 'classification'
+            label = BACKBONES[run.backbone] + (', from scratch'
+                                               if scratch else '')
+            style = dict(
+                color=COLOURS[run.backbone],
+                linestyle='--' if scratch else '-',
+                label=label if run.seed == 0 else None)
+            log = logs[run.name]
+            above.plot(
+                [i for i, _ in log.metrics],
+                [task.scale * values[metric] for _, values in log.metrics],
+                marker='o',
+                **style)
+            iterations, losses = np.array(log.losses).T
+            width = min(3, len(losses))
+            below.plot(iterations[width - 1:],
+                       np.convolve(losses,
+                                   np.ones(width) / width, 'valid'), **style)
+        above.set(title=name, ylabel=title, ylim=(0, 1))
+        below.set(xlabel='iteration', ylabel='training loss')
+        above.legend(fontsize=8)
+        for ax in (above, below):
+            ax.grid(alpha=0.3)
+    figure.savefig(path, dpi=110)

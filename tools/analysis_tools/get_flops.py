@@ -1,0 +1,106 @@
+# Copyright (c) mmweightformer contributors. All rights reserved.
+"""Count the parameters and multiply-adds of a config of any task."""
+import argparse
+import json
+import os
+import os.path as osp
+import sys
+
+from mmengine.config import DictAction
+
+from mmweightformer.analysis import Complexity, model_complexity
+
+sys.path.insert(0, osp.join(osp.dirname(__file__), '..'))
+from common import load_config, plain_file_errors, require_fields  # noqa: E402
+
+# What the published comparisons are made at.
+SHAPES = dict(mmpretrain=(224, 224), mmseg=(512, 512), mmdet=(1024, 1024))
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Count the parameters and multiply-adds (MACs) of a "
+        "config's model in inference of one image, part by part",
+        epilog="MACs are half of the operations that PyTorch's own counter "
+        'counts: matrix products, attention and convolutions. Norms, '
+        'activations, poolings, RoIAlign and post-processing are not counted. '
+        'Neither data nor checkpoints are needed.')
+    parser.add_argument('config', help='config file path')
+    parser.add_argument(
+        '--shape',
+        type=int,
+        nargs='+',
+        metavar=('H', 'W'),
+        help='height and width of the image as the backbone gets it, or one '
+        "number for both. Defaults to 224, 512 or 1024 by the config's "
+        'default_scope: mmpretrain, mmseg or mmdet')
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        help='override settings of the config by pairs xxx=yyy, as in '
+        'tools/train.py')
+    parser.add_argument('--out', help='a .json file for the exact figures')
+    # What load_config reads of a runner's tool.
+    parser.set_defaults(launcher='none', local_rank=0, work_dir=None)
+    args = parser.parse_args()
+    if args.shape is not None:
+        if len(args.shape) > 2 or min(args.shape) < 1:
+            parser.error('--shape must be one or two positive numbers, got ' +
+                         ' '.join(map(str, args.shape)))
+        args.shape = (args.shape * 2)[:2]
+    if args.out is not None and not args.out.endswith('.json'):
+        parser.error(f'--out must end with .json, got {args.out}')
+    return args
+
+
+def as_table(complexity: Complexity) -> str:
+    """A Markdown table, with a column for the published order if it differs.
+    """
+    header = [
+        'part', 'parameters (M)', 'MACs (G)', 'MACs, published order (G)'
+    ]
+    rows = [[row.name, f'{row.params / 1e6:.2f}'] +
+            [f'{macs / 1e9:.2f}' for macs in row[2:]]
+            for row in complexity.rows]
+    total = complexity.rows[-1]
+    columns = 3 if total.macs == total.macs_published else 4
+    table = [header, ['---'] + ['---:'] * 3, *rows]
+    return '\n'.join('| ' + ' | '.join(row[:columns]) + ' |' for row in table)
+
+
+def main() -> None:
+    args = parse_args()
+    with plain_file_errors():
+        cfg = load_config(args)
+        require_fields(cfg, args.config, 'model')
+        shape = args.shape or SHAPES.get(cfg.get('default_scope'))
+        if shape is None:
+            sys.exit(f'--shape is needed: {args.config} has none of the '
+                     f'default scopes {list(SHAPES)}')
+        try:
+            complexity = model_complexity(cfg, shape)
+        except Exception as error:
+            # What a model raises is up to its code.
+            sys.exit(
+                f'{args.config} cannot be counted at {shape[0]}×{shape[1]}: '
+                f'{type(error).__name__}: {error}')
+        print(f'{args.config}, {shape[0]}×{shape[1]}\n')
+        print(as_table(complexity))
+        for note in complexity.notes:
+            print(f'\n{note}')
+        if args.out is not None:
+            os.makedirs(osp.dirname(args.out) or '.', exist_ok=True)
+            with open(args.out, 'w') as file:
+                json.dump(
+                    dict(
+                        config=args.config,
+                        shape=list(shape),
+                        rows=[row._asdict() for row in complexity.rows],
+                        notes=complexity.notes),
+                    file,
+                    indent=2)
+
+
+if __name__ == '__main__':
+    main()
