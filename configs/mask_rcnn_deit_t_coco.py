@@ -11,6 +11,8 @@ custom_imports = dict(imports=['mmweightformer', 'mmpretrain.models'])
 pretrained = 'work_dirs/deit_t_in1k/vitsam.pth'
 
 model = dict(
+    # For training from scratch: MMPreTrain leaves it to the classifier.
+    init_cfg=dict(type='TruncNormal', layer='Linear', std=.02),
     backbone=dict(
         _delete_=True,
         type='mmpretrain.ViTSAM',

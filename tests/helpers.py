@@ -1,11 +1,12 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 import runpy
 import sys
+from functools import partial
 from unittest import mock
 
 import reference
 import torch
-from mmengine.registry import MODELS
+from mmengine.registry import MODELS, DefaultScope
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmweightformer.utils import official_to_mm
@@ -48,6 +49,16 @@ def official_backbone(state=None, **kwargs):
 
 def relative_error(actual, expected):
     return ((actual - expected).abs().max() / expected.abs().max()).item()
+
+
+def build_on_meta(cfg):
+    """The model of a config, without memory."""
+    # Some backbones read their drop path rates from it.
+    on_cpu = partial(torch.linspace, device='cpu')
+    with DefaultScope.overwrite_default_scope(cfg.default_scope):
+        with MODELS.switch_scope_and_registry(None) as registry:
+            with mock.patch('torch.linspace', on_cpu), torch.device('meta'):
+                return registry.build(cfg.model).eval()
 
 
 def count_macs(function, *args):

@@ -185,16 +185,18 @@ class _Meter:
         for name, module in model.named_modules():
             if module is model:
                 continue
+            child = name.split('.')[0]
             for method in 'forward', 'predict':
                 if hasattr(module, method):
                     function = getattr(module, method)
-                    child = name.split('.')[0]
                     setattr(module, method, self._charging(child, function))
             if isinstance(module, DynamicLinear):
                 module.register_forward_pre_hook(self._before_dynamic)
-                module.register_forward_hook(self._after_dynamic)
+                module.register_forward_hook(
+                    partial(self._after_dynamic, child))
             elif hasattr(module, 'deform_groups'):
-                module.register_forward_hook(self._after_deformable)
+                module.register_forward_hook(
+                    partial(self._after_deformable, child))
 
     def _charging(self, child: str, function: Callable) -> Callable:
 
@@ -219,18 +221,18 @@ class _Meter:
         self.charge()
         self.before_layer = self.charged
 
-    def _after_dynamic(self, layer: DynamicLinear, args: tuple,
+    def _after_dynamic(self, child: str, layer: DynamicLinear, args: tuple,
                        out: Tensor) -> None:
         self.charge()
-        self.published[self.at_work] += _published_macs(layer, args[0]) - (
+        self.published[child] += _published_macs(layer, args[0]) - (
             self.charged - self.before_layer)
 
-    def _after_deformable(self, conv: nn.Module, args: tuple,
+    def _after_deformable(self, child: str, conv: nn.Module, args: tuple,
                           out: Tensor) -> None:
         # Of mmcv, past the counter.
         macs = conv.weight.numel() * out[:, 0].numel()
-        self.macs[self.at_work] += macs
-        self.published[self.at_work] += macs
+        self.macs[child] += macs
+        self.published[child] += macs
 
 
 def _published_macs(layer: DynamicLinear, x: Tensor) -> int:

@@ -91,6 +91,8 @@ def test_deit_differs_in_the_backbone_only(family, size, channels):
     assert deit.optim_wrapper.paramwise_cfg.pop('layer_decay_rate') == 0.7
     assert decay**17 == pytest.approx(0.7**12)
     deit.optim_wrapper.paramwise_cfg.pop('custom_keys')
+    # From scratch; every layer of the heads has its own.
+    assert deit.model.pop('init_cfg').layer == 'Linear'
     assert ours.to_dict() == deit.to_dict()
 
 

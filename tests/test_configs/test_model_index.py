@@ -1,15 +1,12 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 """model-index.yml, and what it says of the models."""
-from functools import partial
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import torch
-from helpers import count_macs
+from helpers import build_on_meta, count_macs
 from mmengine.config import Config
 from mmengine.fileio import load
-from mmengine.registry import MODELS, DefaultScope
 
 METAFILES = {path: load(path) for path in load('model-index.yml')['Import']}
 ROWS = [row for file in METAFILES.values() for row in file['Models']]
@@ -37,15 +34,6 @@ PUBLISHED_COSTS = dict(
     convnext_s_iso_in1k=('22.3', '4.3'),
     pvt_t_in1k=('13.2', '1.9'),
     pvt_s_in1k=('24.5', '3.8'))
-
-
-def build_model(cfg):
-    """Without memory; some backbones read their drop path rates from it."""
-    on_cpu = partial(torch.linspace, device='cpu')
-    with DefaultScope.overwrite_default_scope(cfg.default_scope):
-        with MODELS.switch_scope_and_registry(None) as registry:
-            with mock.patch('torch.linspace', on_cpu), torch.device('meta'):
-                return registry.build(cfg.model).eval()
 
 
 def test_names_every_config():
@@ -101,7 +89,7 @@ def test_metadata(row):
     else:
         assert cfg.train_cfg.max_iters == metadata['Iterations']
     assert cfg.auto_scale_lr.base_batch_size == metadata['Batch Size']
-    model = build_model(cfg)
+    model = build_on_meta(cfg)
     parameters = sum(param.numel() for param in model.parameters())
     assert parameters == metadata['Parameters']
     if 'FLOPs' in metadata:

@@ -226,7 +226,7 @@ def test_missing_image_is_named(trained, data_root, options, tmp_path):
     (['train.py', CONFIG, '--launcher', 'pytorch'], 'RANK is not set'),
     (['train.py', CONFIG, '--cfg-options', 'default_scope.x=1'
       ], f'{CONFIG} cannot be loaded'),
-    (['train.py', 'configs/metafile.yml'], 'has no model'),
+    (['train.py', 'configs/metafiles/object_detection.yml'], 'has no model'),
     (['test.py', CONFIG, 'LICENSE'], 'LICENSE is not a checkpoint'),
     (['test.py', CONFIG, 'tests'], 'tests is not a file'),
 ])
