@@ -36,8 +36,9 @@ def costs(cfg, *shape):
 
 
 def gmacs(row, digits=2):
-    return (round(row.macs_published / 1e9,
-                  digits), round(row.macs / 1e9, digits))
+    """In the published order and in ours."""
+    macs = row.macs_published, row.macs
+    return tuple(round(number / 1e9, digits) for number in macs)
 
 
 @pytest.mark.parametrize('config, size, params, published, ours', [
@@ -230,6 +231,21 @@ def test_two_stage_detectors():
     boxes -= 1024 * 4 * 79  # one box for all classes
     assert costs(cfg, 64,
                  96)['roi_head'].macs == 3 * (1000 * boxes + 100 * masks)
+
+
+def test_detector_without_proposals_of_an_rpn():
+    cfg = get_config('mmdet::sparse_rcnn/sparse-rcnn_r50_fpn_1x_coco.py')
+    roi_head = cfg.model.roi_head
+    roi_head.update(
+        num_stages=1, stage_loss_weights=[1], bbox_head=roi_head.bbox_head[:1])
+    cfg.model.rpn_head.num_proposals = 10
+    few = costs(cfg, 64, 96)['roi_head'].macs
+    cfg.model.rpn_head.num_proposals = 20
+    complexity = model_complexity(cfg, (64, 96))
+    many = complexity.rows[3].macs
+    # Linear in the proposals, but for their attention.
+    assert many == 2 * few + 2 * (2 * 10**2) * 256
+    assert complexity.notes == []
 
 
 def test_heads_of_mmseg():

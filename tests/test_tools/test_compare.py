@@ -84,7 +84,7 @@ def tasks(tmp_path, monkeypatch):
                     '--imagenet-val', 10, '--layouts', 'coco',
                     'imagenet') is None
     tiny = {}
-    for task, layout, part in [('classification', 'imagenet', 'head'),
+    for task, layout, part in [('pretraining', 'imagenet', 'head'),
                                ('detection', 'coco', 'neck')]:
         text = TINY.format(
             base=os.path.abspath(TASKS[task].config.format('wf')),
@@ -114,7 +114,7 @@ def call(compare, work_dir, monkeypatch, *arguments):
 
 def test_runs_once_and_goes_on(compare, tasks, tmp_path, monkeypatch, capsys):
     runs = [
-        compare.Run('first', 'wf', 'classification', 0),
+        compare.Run('first', 'wf', 'pretraining', 0),
         compare.Run('second', 'wf', 'detection', 0, 'first')
     ]
     reports = []
@@ -145,7 +145,7 @@ def test_runs_once_and_goes_on(compare, tasks, tmp_path, monkeypatch, capsys):
     command, = started
     assert f"pretrained={work_dir / 'first' / 'weights.pth'}" in command
     loaded = (work_dir / 'second' / 'output.log').read_text()
-    assert 'PretrainedInit: load from' in loaded
+    assert f"from path: {work_dir / 'first' / 'weights.pth'}" in loaded
     second = json.loads((work_dir / 'second' / 'result.json').read_text())
     assert {'coco/bbox_mAP', 'coco/segm_mAP'} == set(second['metrics'])
 
@@ -156,8 +156,8 @@ def test_runs_once_and_goes_on(compare, tasks, tmp_path, monkeypatch, capsys):
 
 
 def test_refuses_a_foreign_folder(compare, tmp_path, monkeypatch):
-    (tmp_path / 'wf_classification_0').mkdir()
-    (tmp_path / 'wf_classification_0' / 'notes').write_text('mine')
+    (tmp_path / 'wf_pretraining_0').mkdir()
+    (tmp_path / 'wf_pretraining_0' / 'notes').write_text('mine')
     with pytest.raises(SystemExit, match='was not made by this tool'):
         call(compare, tmp_path, monkeypatch)
 
@@ -177,9 +177,9 @@ def test_report(compare, tmp_path, monkeypatch):
     monkeypatch.setattr(comparison, 'cost_table', lambda: [['cost'], ['1 G']])
     comparison.write_report(tmp_path, runs, tmp_path)
     text = (tmp_path / 'comparison.md').read_text()
-    assert ('| WeightFormer-T | pre-trained here |' +
-            ' 0.312 (0.250–0.375) |' * 4) in text
-    assert '| DeiT-T | from scratch |  |' + ' 0.500 |' * 3 in text
+    assert ('| WeightFormer-T | pre-trained here | 0.250 | 0.250 |' +
+            ' 0.312 (0.250–0.375) |' * 3) in text
+    assert '| DeiT-T | from scratch |  |  |' + ' 0.500 |' * 3 in text
     assert '| cost |\n| --- |\n| 1 G |' in text
     for name in 'comparison.png', 'learning_curves.png':
         assert cv2.imread(str(tmp_path / name)).std() > 0

@@ -1,10 +1,11 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 """Compare WeightFormer-T with DeiT-T on the digits, from pre-training on.
 
-Each backbone is pre-trained once as a classifier, then fine-tuned in Mask
-R-CNN and in UperNet, both with the same data, order of data, budget and seeds.
-For the first seed, both are also trained without pre-training. What has been
-run stands, so a comparison that was stopped goes on when it is called again.
+Each backbone is pre-trained once as a classifier, at 64×64 and then at the
+128×128 of the scenes, and fine-tuned in Mask R-CNN and in UperNet, both with
+the same data, order of data, budget and seeds. For the first seed, both are
+also trained without pre-training. What has been run stands, so a comparison
+that was stopped goes on when it is called again.
 
     python tools/dataset_converters/digits.py data/digits
     python tools/analysis_tools/compare.py
@@ -47,10 +48,14 @@ class Run(NamedTuple):
 
 def plan(seeds: int) -> List[Run]:
     """All runs, each behind the one that it starts from."""
-    runs = [
-        Run(f'{backbone}_classification_0', backbone, 'classification', 0)
-        for backbone in BACKBONES
-    ]
+    runs = []
+    for backbone in BACKBONES:
+        first = Run(f'{backbone}_pretraining_0', backbone, 'pretraining', 0)
+        runs += [
+            first,
+            Run(f'{backbone}_classification_0', backbone, 'classification', 0,
+                first.name)
+        ]
     for seed in range(seeds):
         for weights in ['pretrained', 'scratch'][:2 if seed == 0 else 1]:
             for task in ('detection', 'segmentation'):
@@ -89,7 +94,9 @@ class Comparison:
     def options(self, run: Run) -> List[str]:
         options = [f'randomness.seed={run.seed}', *TASKS[run.task].options]
         if run.start is not None:
-            options += [f'pretrained={self.weights(run)}', *FINE_TUNING]
+            options.append(f'pretrained={self.weights(run)}')
+        if run.start is not None and run.task != 'classification':
+            options += FINE_TUNING
         return options + self.args.cfg_options
 
     def config(self, run: Run) -> Path:
@@ -182,7 +189,7 @@ class Comparison:
         if self.failure is not None:
             return
         checkpoint = (folder / 'last_checkpoint').read_text()
-        if run.task == 'classification':
+        if run.task in ('pretraining', 'classification'):
             shutil.copy(checkpoint, folder / 'weights.pth')
             if run.backbone == 'deit':
                 self.call(run, [

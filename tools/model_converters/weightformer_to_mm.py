@@ -3,10 +3,8 @@
 import argparse
 import os
 
-import torch
-
-from mmweightformer import __version__
-from mmweightformer.utils import load_official, official_to_mm
+from mmweightformer.utils import (load_official, official_to_mm,
+                                  save_state_dict)
 
 
 def parse_args() -> argparse.Namespace:
@@ -17,21 +15,6 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('src', help='published .pth or .safetensors file')
     parser.add_argument('dst', help='file to write')
     return parser.parse_args()
-
-
-def save(state: dict, dst: str) -> None:
-    """Save a checkpoint that appears under its name only when it is whole."""
-    os.makedirs(os.path.dirname(dst) or '.', exist_ok=True)
-    part = f'{dst}.part'
-    try:
-        torch.save(
-            dict(
-                state_dict=state,
-                meta=dict(mmweightformer_version=__version__)), part)
-        os.replace(part, dst)
-    finally:
-        if os.path.exists(part):
-            os.remove(part)
 
 
 def main() -> None:
@@ -45,7 +28,7 @@ def main() -> None:
     except (ImportError, OSError, ValueError) as error:
         raise SystemExit(f'{args.src}: {error}')
     try:
-        save(state, args.dst)
+        save_state_dict(state, args.dst)
     except (OSError, RuntimeError) as error:  # torch wraps those of files
         raise SystemExit(f'{args.dst} cannot be written: {error}')
     print(f'{len(state)} tensors of {args.src} written to {args.dst}')
