@@ -11,6 +11,7 @@ from typing import Sequence
 from mmengine.config import Config, DictAction
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
+from process_group import init_process_group_on_cpu
 
 import mmweightformer  # noqa: F401
 from mmweightformer.utils import find_missing_files
@@ -100,6 +101,7 @@ def build_runner(cfg: Config, stages: Sequence[str]) -> Runner:
     """Build the runner and the model, and stop if files are missing."""
     if cfg.get('load_from'):
         check_checkpoint(cfg.load_from)
+    init_process_group_on_cpu(cfg)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else \
         Runner.from_cfg(cfg)
     missing = find_missing_files(cfg, stages)
