@@ -70,5 +70,4 @@ optim_wrapper = dict(
     clip_grad=dict(max_norm=5.))
 auto_scale_lr = dict(base_batch_size=8)
 default_hooks = dict(
-    logger=dict(interval=25),
-    checkpoint=dict(interval=300, max_keep_ckpts=1))
+    logger=dict(interval=25), checkpoint=dict(interval=300, max_keep_ckpts=1))

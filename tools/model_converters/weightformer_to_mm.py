@@ -3,8 +3,7 @@
 import argparse
 import os
 
-from mmweightformer.utils import (load_official, official_to_mm,
-                                  save_state_dict)
+from mmweightformer.utils import load_official, official_to_mm, save_state_dict
 
 
 def parse_args() -> argparse.Namespace:
