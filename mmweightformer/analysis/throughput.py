@@ -8,7 +8,7 @@ import torch
 
 def throughput_ratio(a: Callable[[], object],
                      b: Callable[[], object],
-                     rounds: int = 15,
+                     rounds: int = 9,
                      warmup: int = 2) -> float:
     """How many times as fast ``a`` runs as ``b``, side by side.
 
@@ -19,7 +19,7 @@ def throughput_ratio(a: Callable[[], object],
     Args:
         a (Callable): A function without arguments.
         b (Callable): The one that it is compared with.
-        rounds (int): Number of measurements. Defaults to 15.
+        rounds (int): Number of measurements. Defaults to 9.
         warmup (int): Number of rounds before them. Defaults to 2.
 
     Returns:
