@@ -54,11 +54,6 @@ randomness = dict(seed=0)
 DETECTOR = 'configs/digits/mask_rcnn_wf_t_digits.py'
 
 
-@pytest.fixture
-def tools(monkeypatch):
-    monkeypatch.syspath_prepend('tools')
-
-
 @pytest.fixture(scope='module')
 def digits(tmp_path_factory):
     root = tmp_path_factory.mktemp('digits')
@@ -69,28 +64,37 @@ def digits(tmp_path_factory):
     return root
 
 
-def dist_train(tmp_path, *arguments):
-    """Train in two processes of this interpreter, without an accelerator."""
+def run(*command, **env):
+    """Run a command where there is no accelerator, and return its output."""
+    result = subprocess.run([str(part) for part in command],
+                            capture_output=True,
+                            text=True,
+                            env={
+                                **os.environ, 'CUDA_VISIBLE_DEVICES': '-1',
+                                'OMP_NUM_THREADS': '1',
+                                **env
+                            })
+    output = result.stdout + result.stderr
+    assert result.returncode == 0, output[-4000:]
+    return output
+
+
+def dist_train(tmp_path, config, *options):
+    """Train in two processes of this interpreter."""
     python = tmp_path / 'python'
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     with socket.socket() as free:
         free.bind(('127.0.0.1', 0))
         port = free.getsockname()[1]
-    config, *options = map(str, arguments)
-    result = subprocess.run(
-        ['bash', 'tools/dist_train.sh', config, '2', *options],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={
-            **os.environ, 'PATH': f"{tmp_path}:{os.environ['PATH']}",
-            'PORT': str(port),
-            'CUDA_VISIBLE_DEVICES': '-1',
-            'OMP_NUM_THREADS': '1'
-        })
-    output = result.stdout + result.stderr
-    assert result.returncode == 0, output[-4000:]
+    output = run(
+        'bash',
+        'tools/dist_train.sh',
+        config,
+        2,
+        *options,
+        PATH=f"{tmp_path}:{os.environ['PATH']}",
+        PORT=str(port))
     assert 'No accelerator: 2 processes on CPUs, by gloo' in output
     assert 'destroy_process_group' not in output
     return output
@@ -107,11 +111,11 @@ def last_scalars(work_dir):
     return json.loads(path.read_text().splitlines()[-1])
 
 
-def test_two_processes_equal_one_of_the_double_batch(digits, tools, tmp_path):
+def test_two_processes_equal_one_of_the_double_batch(digits, tmp_path):
     config = tmp_path / 'classifier.py'
     config.write_text(CLASSIFIER.replace('{root}', str(digits)))
     one, two = tmp_path / 'one', tmp_path / 'two'
-    assert run_tool('tools/train.py', config, '--work-dir', one) is None
+    run(sys.executable, 'tools/train.py', config, '--work-dir', one)
     dist_train(tmp_path, config, '--work-dir', two, '--cfg-options',
                'train_dataloader.batch_size=2')
     expected = parameters(one, 10)
@@ -142,8 +146,9 @@ def test_detector_has_no_unused_parameters(digits, tmp_path):
 
 
 @pytest.fixture
-def processes(tools, monkeypatch):
+def processes(monkeypatch):
     """The module under test, on a machine without an accelerator."""
+    monkeypatch.syspath_prepend('tools')
     import process_group
     monkeypatch.setattr(process_group, 'get_device', lambda: 'cpu')
     for name in 'MASTER_ADDR', 'MASTER_PORT':

@@ -269,7 +269,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--seeds',
         type=positive,
-        default=2,
+        default=1,
         help='how many, from 0 (default: %(default)s)')
     parser.add_argument(
         '--jobs',
