@@ -77,8 +77,9 @@ def write_report(work_dir: Path, runs: Sequence, out: Path) -> None:
     }
     results, costs = result_table(runs, logs), cost_table()
     seeds = sorted({run.seed for run in runs})
-    title = 'Digits scenes: mean and range over seeds ' + ', '.join(
-        map(str, seeds)) + '; from scratch: seed 0'
+    title = f'Digits scenes, seed {seeds[0]}'
+    if len(seeds) > 1:
+        title += f': mean and range over {len(seeds)} seeds of fine-tuning'
     (out / 'comparison.md').write_text('\n'.join([
         f'{title}. Made by `make compare`.', '', *markdown(results), '',
         'Costs of one image, and the throughput of the backbone over that of '
