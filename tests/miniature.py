@@ -129,7 +129,7 @@ def _data_options(cfg, root):
 
 def _schedule_options(cfg):
     """Two iterations, which are an epoch, logged each, and an evaluation."""
-    options = {'default_hooks.logger.interval': 1}
+    options = {'default_hooks.logger.interval': 1, 'randomness.seed': 0}
     if 'max_iters' in cfg.train_cfg:
         options['train_cfg.max_iters'] = 2
         options['train_cfg.val_interval'] = 2

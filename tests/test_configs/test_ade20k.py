@@ -228,8 +228,11 @@ def test_pipelines(dataset_root):
     for loader in cfg.train_dataloader, cfg.test_dataloader:
         loader.dataset.data_root = dataset_root
     train = build(DATASETS, cfg.train_dataloader.dataset)[0]
-    assert train['inputs'].shape == (3, 512, 512)
-    assert train['data_samples'].gt_sem_seg.shape == (512, 512)
+    # Resized by 0.5 to 2 and cropped; the preprocessor pads what is smaller.
+    assert 256 <= min(train['inputs'].shape[1:])
+    assert max(train['inputs'].shape[1:]) <= 512
+    assert train['data_samples'].gt_sem_seg.shape == train['inputs'].shape[1:]
+    assert cfg.model.data_preprocessor.size == (512, 512)
     test = build(DATASETS, cfg.test_dataloader.dataset)[0]
     assert test['inputs'].shape == (3, 512, 683)
     assert test['data_samples'].gt_sem_seg.shape == (60, 80)
