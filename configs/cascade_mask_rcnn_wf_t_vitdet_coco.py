@@ -44,7 +44,10 @@ model = dict(
                 conv_out_channels=256,
                 norm_cfg=norm_cfg) for head in _base_.model.roi_head.bbox_head
         ],
-        mask_head=dict(norm_cfg=norm_cfg)))
+        mask_head=dict(norm_cfg=norm_cfg)),
+    # Large-scale jitter makes images without room for an anchor within their
+    # border, at which the base's training would stop.
+    train_cfg=dict(rpn=dict(allowed_border=-1)))
 
 # The base has large-scale jitter at 1024×1024. It also repeats the data set,
 # for its epochs, which iterations do not need.

@@ -219,9 +219,10 @@ class Comparison:
     def report_progress(self) -> None:
         with self.lock:
             names = sorted(self.active)
-            text = (f'{len(self.seconds)} of {len(self.runs)} runs done, '
-                    f'up to {self.remaining() / 60:.0f} min to go; '
-                    f'running: {", ".join(names)}')
+            text = f'{len(self.seconds)} of {len(self.runs)} runs done'
+            if names:
+                text += (f', up to {self.remaining() / 60:.0f} min to go; '
+                         f'running: {", ".join(names)}')
         print(time.strftime('%H:%M:%S'), text, flush=True)
 
     def run(self) -> None:
@@ -242,6 +243,7 @@ class Comparison:
                 if process is not None:
                     process.terminate()
             raise
+        self.report_progress()
         if self.failure:
             sys.exit(f'\n{self.failure}\nCall it again to go on.')
 
