@@ -13,7 +13,7 @@ WORK_DIR = work_dirs/mask_rcnn_wf_t_digits
 help:
 	@echo 'make install  the environment, about 15 minutes the first time'
 	@echo 'make demo     train, test and draw Mask R-CNN on generated images'
-	@echo 'make compare  WeightFormer-T beside DeiT-T on them, 75 minutes'
+	@echo 'make compare  WeightFormer-T beside DeiT-T on them, an hour'
 	@echo 'make test     the tests; ARGS="-k name" goes to pytest'
 	@echo 'make lint     style checks'
 	@echo 'make clean    remove what builds and tests left'
