@@ -294,9 +294,13 @@ def interrupt(*_) -> None:
 
 def main() -> None:
     args = parse_args()
+    # As Ctrl-C does, end the runs as well.
     signal.signal(signal.SIGTERM, interrupt)
     comparison = Comparison(args)
-    comparison.run()
+    try:
+        comparison.run()
+    except KeyboardInterrupt:
+        sys.exit('\nStopped. Call it again to go on.')
     write_report(args.work_dir, comparison.runs, args.out)
     print(f'Tables and plots: {args.out}')
 
