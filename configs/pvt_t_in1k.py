@@ -6,10 +6,7 @@
 # tokens are averaged, and each stage ends with a norm, as in PVT v2.
 _base_ = 'deit_t_in1k.py'
 
-custom_imports = dict(imports=[
-    'mmweightformer', 'mmweightformer.models.necks.mean_pooling',
-    'mmdet.models'
-])
+custom_imports = dict(imports=['mmweightformer', 'mmdet.models'])
 
 model = dict(
     backbone=dict(

@@ -79,3 +79,29 @@ def run_tool(path, *arguments):
             runpy.run_path(path, run_name='__main__')
         except SystemExit as stop:
             return stop.code
+
+
+class Malicious:
+    """Prints when it is unpickled."""
+
+    def __reduce__(self):
+        return print, ('unpickled', )
+
+
+def conversion_refused(converter, src, messages):
+    """A converter says why it does not take ``src``, and leaves nothing."""
+    error = run_tool(converter, src, src.parent / 'dst.pth')
+    assert list(src.parent.iterdir()) == ([src] if src.exists() else [])
+    assert len(error.splitlines()) < 10
+    for message in [str(src), *messages]:
+        assert message in error
+
+
+def destinations_refused(converter, src):
+    """A converter writes neither over ``src`` nor where no file can be."""
+    content = src.read_bytes()
+    assert 'dst must not be src' in run_tool(converter, src, src)
+    assert 'dst must name a file' in run_tool(converter, src, src.parent)
+    assert 'cannot be written' in run_tool(converter, src, src / 'a.pth')
+    assert src.read_bytes() == content
+    assert list(src.parent.iterdir()) == [src]

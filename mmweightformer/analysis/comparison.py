@@ -86,8 +86,11 @@ def write_report(work_dir: Path, runs: Sequence, out: Path) -> None:
         'DeiT-T, measured in turns in one process: on 8 images, and on one '
         f'of {LARGE}×{LARGE}.', '', *markdown(costs), '',
         "How much of a digit's shape within its 16×16 patch a token tells: R² "
-        'of a linear regression of the ink in 4×4 cells.', '',
-        *markdown(detail_table(work_dir)), ''
+        'of a linear regression of the ink in 4×4 cells.', '', *markdown(
+            detail_table({
+                run.backbone: work_dir / run.name / 'weights.pth'
+                for run in runs if run.task == 'classification'
+            })), ''
     ]))
     draw_tables([results, costs], title, out / 'comparison.png')
     draw_curves(runs, logs, out / 'learning_curves.png')
@@ -163,7 +166,7 @@ def cost_table() -> Table:
     return table
 
 
-def detail_table(work_dir: Path) -> Table:
+def detail_table(pretrained: Dict[str, Path]) -> Table:
     """How much of the digits' shape the tokens tell, by depth and weights."""
     images, masks = load_scenes()
     table = [['backbone', 'weights', *(f'{d:.0%} of depth' for d in DEPTHS)]]
@@ -177,9 +180,7 @@ def detail_table(work_dir: Path) -> Table:
                 if weights == 'pre-trained':
                     options['init_cfg'] = dict(
                         type='Pretrained',
-                        checkpoint=str(work_dir /
-                                       f'{backbone}_classification_0' /
-                                       'weights.pth'),
+                        checkpoint=str(pretrained[backbone]),
                         prefix='backbone.')
                 net = MODELS.build(options)
                 net.init_weights()

@@ -1,10 +1,10 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 from .backbones import WeightFormer
 from .layers import DynamicDepthwiseConv2d, DynamicLinear
-from .necks import SimpleFeaturePyramid
+from .necks import MeanPooling, SimpleFeaturePyramid
 from .norm import LayerNorm2d
 
 __all__ = [
-    'DynamicDepthwiseConv2d', 'DynamicLinear', 'LayerNorm2d',
+    'DynamicDepthwiseConv2d', 'DynamicLinear', 'LayerNorm2d', 'MeanPooling',
     'SimpleFeaturePyramid', 'WeightFormer'
 ]

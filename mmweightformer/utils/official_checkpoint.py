@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..models import DynamicLinear, WeightFormer
+from .checkpoint import find_state_dict, reading
 
 
 def load_official(path: str) -> Dict[str, Tensor]:
@@ -24,29 +25,15 @@ def load_official(path: str) -> Dict[str, Tensor]:
         FileNotFoundError: If there is no such file.
         ValueError: If it is not a file of tensors.
     """
-    try:
+    with reading(path, 'a checkpoint of tensors'):
         if path.endswith('.safetensors'):
             from safetensors.torch import load_file
-            state = load_file(path)
+            checkpoint = load_file(path)
         else:
             # Training scripts save their arguments along.
             with torch.serialization.safe_globals([argparse.Namespace]):
-                state = torch.load(path, 'cpu', weights_only=True)
-    except (OSError, ImportError):
-        raise
-    except Exception as error:
-        # What a damaged or a foreign file raises is up to its bytes.
-        reason = str(error).splitlines()[0] if str(error) else repr(error)
-        raise ValueError(f'{path} cannot be read as a checkpoint of tensors: '
-                         f'{reason}') from error
-    if isinstance(state, dict) and isinstance(state.get('model'), dict):
-        state = state['model']
-    if not isinstance(state, dict) or not all(
-            isinstance(name, str) and isinstance(value, Tensor)
-            for name, value in state.items()):
-        raise ValueError(f'{path} holds no state dict, neither at its top nor '
-                         "under 'model'")
-    return state
+                checkpoint = torch.load(path, 'cpu', weights_only=True)
+    return find_state_dict(checkpoint, path, 'model')
 
 
 def official_to_mm(state: Dict[str, Tensor]) -> Dict[str, Tensor]:

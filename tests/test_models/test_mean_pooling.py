@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from mmweightformer.models.necks.mean_pooling import MeanPooling
+from mmweightformer.models import MeanPooling
 
 
 @pytest.mark.parametrize('container', [list, tuple])

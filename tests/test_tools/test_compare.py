@@ -176,7 +176,7 @@ def test_report(compare, tmp_path, monkeypatch):
                         lambda folder, metrics: logs[Path(folder).name])
     monkeypatch.setattr(comparison, 'cost_table', lambda: [['cost'], ['1 G']])
     monkeypatch.setattr(comparison, 'detail_table',
-                        lambda work_dir: [['detail'], ['0.5']])
+                        lambda pretrained: [['detail'], ['0.5']])
     comparison.write_report(tmp_path, runs, tmp_path)
     text = (tmp_path / 'comparison.md').read_text()
     assert ('| WeightFormer-T | pre-trained here | 0.250 | 0.250 |' +

@@ -1,15 +1,18 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 import argparse
 import pickle
+from functools import partial
 
 import pytest
 import reference
 import torch
-from helpers import SMALL, build_backbone, relative_error, run_tool
+from helpers import (SMALL, Malicious, build_backbone, conversion_refused,
+                     destinations_refused, relative_error, run_tool)
 from mmengine.registry import DefaultScope
 from safetensors.torch import save_file
 
 CONVERTER = 'tools/model_converters/weightformer_to_mm.py'
+refused = partial(conversion_refused, CONVERTER)
 
 
 def save(state, path):
@@ -115,21 +118,6 @@ def test_refuses_what_is_no_weightformer(change, messages, tmp_path):
     refused(tmp_path / 'a.pth', messages)
 
 
-def refused(src, messages):
-    dst = src.parent / 'dst.pth'
-    error = run_tool(CONVERTER, src, dst)
-    assert list(src.parent.iterdir()) == ([src] if src.exists() else [])
-    assert len(error.splitlines()) < 10
-    for message in [str(src), *messages]:
-        assert message in error
-
-
-class Malicious:
-
-    def __reduce__(self):
-        return print, ('unpickled', )
-
-
 @pytest.mark.parametrize('content', [
     b'', b'not a checkpoint',
     pickle.dumps(Malicious()), 'truncated', 'missing'
@@ -152,9 +140,4 @@ def test_refuses_files(content, suffix, tmp_path, capsys):
 def test_refuses_destinations(tmp_path):
     src = tmp_path / 'src.pth'
     torch.save(reference.random_state(**SMALL), src)
-    content = src.read_bytes()
-    assert 'dst must not be src' in run_tool(CONVERTER, src, src)
-    assert 'dst must name a file' in run_tool(CONVERTER, src, tmp_path)
-    assert 'cannot be written' in run_tool(CONVERTER, src, src / 'a.pth')
-    assert src.read_bytes() == content
-    assert list(tmp_path.iterdir()) == [src]
+    destinations_refused(CONVERTER, src)

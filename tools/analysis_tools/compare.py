@@ -48,23 +48,24 @@ class Run(NamedTuple):
 
 def plan(seeds: int) -> List[Run]:
     """All runs, each behind the one that it starts from."""
-    runs = []
+    runs, starts = [], {}
     for backbone in BACKBONES:
-        first = Run(f'{backbone}_pretraining_0', backbone, 'pretraining', 0)
+        first = f'{backbone}_pretraining_0'
+        starts[backbone] = f'{backbone}_classification_0'
         runs += [
-            first,
-            Run(f'{backbone}_classification_0', backbone, 'classification', 0,
-                first.name)
+            Run(first, backbone, 'pretraining', 0),
+            Run(starts[backbone], backbone, 'classification', 0, first)
         ]
     for seed in range(seeds):
-        for weights in ['pretrained', 'scratch'][:2 if seed == 0 else 1]:
+        weights = dict(pretrained=starts)
+        if seed == 0:
+            weights['scratch'] = {}
+        for name, start in weights.items():
             for task in ('detection', 'segmentation'):
                 for backbone in BACKBONES:
-                    start = f'{backbone}_classification_0'
                     runs.append(
-                        Run(f'{backbone}_{task}_{weights}_{seed}', backbone,
-                            task, seed,
-                            start if weights == 'pretrained' else None))
+                        Run(f'{backbone}_{task}_{name}_{seed}', backbone, task,
+                            seed, start.get(backbone)))
     return runs
 
 

@@ -1,11 +1,10 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 """Bring DeiT, pre-trained by mmpretrain, into ViTSAM for detection."""
 import argparse
-import os
 import textwrap
 
-from mmweightformer.utils import (deit_to_vitsam, load_state_dict,
-                                  save_state_dict)
+from mmweightformer.utils import (convert_checkpoint, deit_to_vitsam,
+                                  load_state_dict)
 
 
 def parse_args() -> argparse.Namespace:
@@ -20,19 +19,11 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    if os.path.isdir(args.dst) or not os.path.basename(args.dst):
-        raise SystemExit(f'dst must name a file, got {args.dst!r}')
-    if os.path.realpath(args.src) == os.path.realpath(args.dst):
-        raise SystemExit(f'dst must not be src, got {args.dst!r} for both')
     try:
-        src = load_state_dict(args.src)
-        state = deit_to_vitsam(src)
-    except (ImportError, OSError, ValueError) as error:
-        raise SystemExit(f'{args.src}: {error}')
-    try:
-        save_state_dict(state, args.dst)
-    except (OSError, RuntimeError) as error:  # torch wraps those of files
-        raise SystemExit(f'{args.dst} cannot be written: {error}')
+        src, state = convert_checkpoint(args.src, args.dst, load_state_dict,
+                                        deit_to_vitsam)
+    except ValueError as error:
+        raise SystemExit(str(error))
     dropped = ', '.join(name for name in src if name not in state)
     print(f'{len(state)} tensors of {args.src} written to {args.dst}; '
           f'dropped: {textwrap.shorten(dropped, 300, placeholder=" …")}')
