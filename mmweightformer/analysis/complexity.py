@@ -181,7 +181,6 @@ class _Meter:
         self.published: Counter = Counter()
         self.at_work = REST
         self.charged = 0
-        self.before_layer = 0
         for name, module in model.named_modules():
             if module is model:
                 continue
@@ -191,9 +190,8 @@ class _Meter:
                     function = getattr(module, method)
                     setattr(module, method, self._charging(child, function))
             if isinstance(module, DynamicLinear):
-                module.register_forward_pre_hook(self._before_dynamic)
-                module.register_forward_hook(
-                    partial(self._after_dynamic, child))
+                module.predict = partial(self._predict, child, module,
+                                         module.predict)
             elif hasattr(module, 'deform_groups'):
                 module.register_forward_hook(
                     partial(self._after_deformable, child))
@@ -217,15 +215,15 @@ class _Meter:
         self.published[self.at_work] += total - self.charged
         self.charged = total
 
-    def _before_dynamic(self, layer: DynamicLinear, args: tuple) -> None:
+    def _predict(self, child: str, layer: DynamicLinear,
+                 predict: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         self.charge()
-        self.before_layer = self.charged
-
-    def _after_dynamic(self, child: str, layer: DynamicLinear, args: tuple,
-                       out: Tensor) -> None:
+        before = self.charged
+        out = predict(x)
         self.charge()
-        self.published[child] += _published_macs(layer, args[0]) - (
-            self.charged - self.before_layer)
+        self.published[child] += _published_macs(layer, x) - (
+            self.charged - before)
+        return out
 
     def _after_deformable(self, child: str, conv: nn.Module, args: tuple,
                           out: Tensor) -> None:
@@ -236,12 +234,12 @@ class _Meter:
 
 
 def _published_macs(layer: DynamicLinear, x: Tensor) -> int:
-    """Of the formulas of :class:`DynamicLinear` in their published order."""
+    """Of the prediction of :class:`DynamicLinear` in its published order."""
     batch, h, w, c = x.shape
-    tokens, pooled = h * w, max(h // 2, 1) * max(w // 2, 1)
+    pooled = max(h // 2, 1) * max(w // 2, 1)
     (a, _), (b, out) = layer.w1.shape, layer.w2.shape
     factors = pooled * (c * (a + b) + a * c + b * out)
-    return batch * (factors + pooled * c * out + tokens * c * out)
+    return batch * (factors + pooled * c * out)
 
 
 def _is_two_stage(model: nn.Module) -> bool:

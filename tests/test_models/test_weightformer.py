@@ -12,8 +12,10 @@ from helpers import (SMALL, backbone_state, build_backbone, count_macs,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mmengine.registry import MODELS, DefaultScope
+from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 
-from mmweightformer.models import WeightFormer
+from mmweightformer.models import SimpleFeaturePyramid, WeightFormer
 
 
 @pytest.mark.parametrize('name', ['weightformer_square', 'weightformer_odd'])
@@ -96,9 +98,9 @@ def test_published_parameters(arch, params):
 
 
 @pytest.mark.parametrize('arch, size, gmacs, limit', [
-    ('t', 224, 1.12, 1),
-    ('s', 224, 4.43, 1),
-    ('b', 448, 17.66, 0.96),
+    ('t', 224, 1.12, 1.02),
+    ('s', 224, 4.43, 1.01),
+    ('b', 448, 17.66, 0.97),
     ('t', 512, 5.86, 0.94),
     ('s', 512, 23.07, 0.96),
     ('t', 1024, 23.42, 0.93),
@@ -107,7 +109,8 @@ def test_published_parameters(arch, params):
 def test_published_macs(arch, size, gmacs, limit):
     """The formulas in the published order cost what was published.
 
-    Ours cost less where there are more tokens than the weights are wide.
+    Ours cost less where there are more tokens than the weights are wide, and
+    at fewer a little more, for a norm that reads less memory.
     """
     with torch.device('meta'):
         model = build_backbone(arch)
@@ -305,19 +308,53 @@ def test_import_is_light():
     subprocess.run([sys.executable, '-c', code], check=True)
 
 
-def test_compile_without_graph_break():
-    model = official_backbone()
-    image = torch.randn(2, 3, 40, 64, dtype=torch.float64)
+# Odd and even grids, padded and not.
+SIZES = [(224, 224), (96, 160), (75, 201), (65, 130), (512, 512), (100, 333),
+         (300, 97), (257, 255), (320, 240), (96, 250)]
+
+
+def with_pyramid(**kwargs):
+    return nn.Sequential(
+        official_backbone(**kwargs),
+        SimpleFeaturePyramid(32, 32).double())
+
+
+@pytest.mark.parametrize('train', [False, True])
+def test_compiles_once_more_for_all_sizes(train):
+    """Without a graph break; the second size makes the code dynamic."""
+    model = with_pyramid().requires_grad_(train)
+    counter = CompileCounterWithBackend('aot_eager')
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True, backend=counter)
+    for size in SIZES:
+        image = torch.randn(1 + train, 3, *size, dtype=torch.float64)
+        outs, expected = compiled(image), model(image)
+        torch.testing.assert_close(outs, expected)
+    assert counter.frame_count == 2
+    if train:
+        params = list(model.parameters())
+        torch.testing.assert_close(
+            torch.autograd.grad(sum(map(torch.sum, outs)), params),
+            torch.autograd.grad(sum(map(torch.sum, expected)), params))
+
+
+@pytest.mark.parametrize('size', [(1, 1), (16, 100), (20, 17), (40, 16)])
+def test_compiled_tiny_images(size):
+    model = official_backbone(out_indices=1).requires_grad_(False)
+    image = torch.randn(2, 3, *size, dtype=torch.float64)
+    torch.compiler.reset()
     compiled = torch.compile(model, fullgraph=True, backend='aot_eager')
     torch.testing.assert_close(compiled(image), model(image))
 
 
-def test_trace():
-    model = official_backbone()
-    image = torch.randn(1, 3, 40, 64, dtype=torch.float64)
-    traced = torch.jit.trace(model, image, check_trace=False)
-    other = torch.randn_like(image)
-    torch.testing.assert_close(traced(other), model(other))
+@pytest.mark.parametrize('pad', ['corner', 'same'])
+def test_trace_is_for_all_sizes(pad):
+    model = with_pyramid(pad=pad)
+    traced = torch.jit.trace(model,
+                             torch.randn(1, 3, 40, 64, dtype=torch.float64))
+    for size in SIZES[:6]:
+        image = torch.randn(2, 3, *size, dtype=torch.float64)
+        torch.testing.assert_close(traced(image), model(image))
 
 
 @pytest.mark.parametrize('kwargs, error, message', [

@@ -2,6 +2,7 @@
 from typing import Dict, Optional, Sequence, Tuple, Union
 
 import torch
+import torch.nn.functional as F
 from mmcv.cnn import build_activation_layer, build_norm_layer
 from mmcv.cnn.bricks import DropPath
 from mmcv.cnn.bricks.transformer import PatchEmbed
@@ -12,6 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ..checks import check_bool, check_choice, check_int, check_rate
 from ..layers import DynamicDepthwiseConv2d, DynamicLinear
+from ..layers.feed_forward import feed_forward
+from ..layers.tracing import is_traced
 from ..norm import LayerNorm2d
 
 
@@ -70,8 +73,34 @@ class WeightFormerBlock(BaseModule):
         """(B, h, w, C) → (B, h, w, C)."""
         x = self.norm1(x)
         x = x + self.dwconv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-        y = self.drop(self.act(self.fc1(self.norm2(x))))
-        return x + self.drop_path(self.drop(self.fc2(y)))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+    def mlp(self, x: Tensor) -> Tensor:
+        """(B, h, w, C) → (B, h, w, C).
+
+        On the CPU, ``fc1``, ``act`` and ``fc2`` are not called as modules,
+        unless they are others than GELU and the original layers.
+        """
+        if not self._runs_in_parts(x):
+            hidden = self.drop(self.act(self.fc1(x)))
+            return self.drop(self.fc2(hidden))
+        if isinstance(self.fc1, DynamicLinear):
+            tokens, weight = x.flatten(1, 2), self.fc1.predict(x)
+        else:
+            # A batch is one long sample to layers of one weight.
+            tokens, weight = x.flatten(0, 2)[None], self.fc1.weight.mT[None]
+        return feed_forward(tokens, weight, self.fc1.bias, self.fc2.weight,
+                            self.fc2.bias).view_as(x)
+
+    def _runs_in_parts(self, x: Tensor) -> bool:
+        return (x.device.type == 'cpu' and not is_traced()
+                and not torch.is_autocast_enabled('cpu')
+                and not (self.training and self.drop.p)
+                and type(self.act) is nn.GELU
+                and self.act.approximate == 'none'
+                # They may have been replaced, as by LoRA.
+                and type(self.fc1) in (nn.Linear, DynamicLinear) and type(
+                    self.fc2) is nn.Linear)
 
 
 @MODELS.register_module()
@@ -202,8 +231,9 @@ class WeightFormer(BaseModule):
             self.embed_dims,
             kernel_size=patch_size,
             stride=patch_size,
-            padding=pad or 0,
             norm_cfg=norm_cfg)
+        # So that it writes a token in one piece.
+        self.patch_embed.projection.to(memory_format=torch.channels_last)
         norm = self.patch_embed.norm
         if not hasattr(norm, 'normalized_shape') or isinstance(
                 norm, LayerNorm2d):
@@ -285,8 +315,7 @@ class WeightFormer(BaseModule):
     def forward(self, x: Tensor) -> Tuple[Tensor, ...]:
         """(B, in_channels, H, W) → an output for each of ``out_indices``."""
         self._check_input(x)
-        x, grid = self.patch_embed(x)
-        x = self.drop(x.unflatten(1, grid))
+        x = self.drop(self._embed(x))
         outs = {}
         for i, layer in enumerate(self.layers):
             if self.with_cp and torch.is_grad_enabled():
@@ -297,6 +326,17 @@ class WeightFormer(BaseModule):
                 last = self.final_norm and i == self.depth - 1
                 outs[i] = self._format_output(self.norm(x) if last else x)
         return tuple(outs[i] for i in self.out_indices)
+
+    def _embed(self, x: Tensor) -> Tensor:
+        """(B, in_channels, H, W) → (B, h, w, C)."""
+        if self.pad is not None:
+            p = self.patch_size
+            h, w = ((size + p - 1) // p * p - size for size in x.shape[2:])
+            if is_traced() or h or w:
+                top, left = (h // 2, w // 2) if self.pad == 'same' else (0, 0)
+                x = F.pad(x, (left, w - left, top, h - top))
+        x = self.patch_embed.projection(x)
+        return self.patch_embed.norm(x.permute(0, 2, 3, 1))
 
     def _check_input(self, x: Tensor) -> None:
         if x.ndim != 4 or x.shape[1] != self.in_channels:

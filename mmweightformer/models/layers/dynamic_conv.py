@@ -4,7 +4,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..checks import check_int
+from .adaptive_pool import adaptive_avg_pool2d
 from .precision import autocast_disabled
+from .tracing import is_traced
 
 
 class DynamicDepthwiseConv2d(nn.Module):
@@ -72,8 +74,13 @@ class DynamicDepthwiseConv2d(nn.Module):
         Returns:
             Tensor: :math:`(B, C, K, K)`, in float32 or wider.
         """
-        pooled = F.adaptive_avg_pool2d(x, self.kernel_size)
-        delta = self.conv2(F.gelu(self.conv1(pooled)))
+        pooled = adaptive_avg_pool2d(x, self.kernel_size)
+        # As linear layers, which are the faster ones for K×K places.
+        pooled = pooled.flatten(2).mT
+        hidden = F.linear(pooled, self.conv1.weight.flatten(1),
+                          self.conv1.bias)
+        delta = F.linear(F.gelu(hidden), self.conv2.weight.flatten(1))
+        delta = delta.mT.unflatten(2, (self.kernel_size, self.kernel_size))
         # A sum of squares leaves the range of float16.
         with autocast_disabled(x.device):
             delta = delta.to(torch.promote_types(x.dtype, torch.float32))
@@ -82,19 +89,44 @@ class DynamicDepthwiseConv2d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, channels, h, w = x.shape
-        weight = (self.weight.squeeze(1) + self.predict(x)).to(x.dtype)
+        kernels = (self.weight.squeeze(1) + self.predict(x)).to(x.dtype)
+        if is_traced():
+            return self._sum_of_shifts(x, kernels)
         if batch == 0:
             # No convolution takes zero groups. All parameters still take
             # part, as distributed training wants them to.
-            return x + (weight.sum() + self.bias.sum()) * 0
+            return x + (kernels.sum() + self.bias.sum()) * 0
+        kernels = kernels.unsqueeze(2)
+        if x.device.type == 'cpu':
+            # Sample by sample, a channels-last input stays where it is.
+            return torch.cat([
+                F.conv2d(
+                    sample,
+                    kernel,
+                    self.bias,
+                    padding=self.kernel_size // 2,
+                    groups=channels)
+                for sample, kernel in zip(x.split(1), kernels.unbind())
+            ])
         # A group for each sample and channel.
         y = F.conv2d(
             x.reshape(1, batch * channels, h, w),
-            weight.reshape(batch * channels, 1, *weight.shape[2:]),
+            kernels.flatten(0, 1),
             self.bias.repeat(batch),
             padding=self.kernel_size // 2,
             groups=batch * channels)
         return y.reshape(batch, channels, h, w)
+
+    def _sum_of_shifts(self, x: Tensor, kernels: Tensor) -> Tensor:
+        """The same without groups, of which ONNX takes no unknown number."""
+        h, w = x.shape[2:]
+        padded = F.pad(x, (self.kernel_size // 2, ) * 4)
+        y = self.bias[:, None, None]
+        for i in range(self.kernel_size):
+            for j in range(self.kernel_size):
+                kernel = kernels[:, :, i, j, None, None]
+                y = y + padded[:, :, i:i + h, j:j + w] * kernel
+        return y
 
     def extra_repr(self) -> str:
         return f'{self.channels}, kernel_size={self.kernel_size}'

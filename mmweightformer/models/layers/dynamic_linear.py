@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from ..checks import check_int
 from .precision import autocast_disabled
+from .tracing import is_traced
 
 
 class DynamicLinear(nn.Module):
@@ -20,9 +21,10 @@ class DynamicLinear(nn.Module):
         y &= x \, (W_0 + \Delta W / (\lVert \Delta W \rVert_2 + 1)) + b
 
     where :math:`\sigma` is SiLU and the norm runs down each column of
-    :math:`\Delta W`, that is over the inputs of one output. With more tokens
-    than :math:`A` is wide the product is formed from the middle, where every
-    factor is narrow, else from both ends, as published.
+    :math:`\Delta W`, that is over the inputs of one output. The product is
+    formed from where it is narrowest: from both ends, as published, where
+    there are no more pooled tokens than :math:`A` is wide, else from the
+    middle.
 
     The 2×2 pooling drops an odd last row or column, as published. Along an
     axis of one token, where nothing would be left, it does not pool.
@@ -66,6 +68,7 @@ class DynamicLinear(nn.Module):
         self.out_features = out_features
         self.reduction = reduction
         ranks = in_features // reduction, out_features // reduction
+        self.ranks = ranks
         self.weight = nn.Parameter(torch.empty(in_features, out_features))
         self.bias = nn.Parameter(torch.empty(out_features))
         self.proj = nn.Linear(in_features, sum(ranks))
@@ -80,41 +83,76 @@ class DynamicLinear(nn.Module):
         nn.init.zeros_(self.proj.bias)
 
     def predict(self, x: Tensor) -> Tensor:
-        """The normalised weight delta of each sample.
+        r"""The weight of each sample.
 
         Args:
             x (Tensor): Grid of tokens, :math:`(B, h, w, C)`.
 
         Returns:
-            Tensor: :math:`(B, C, O)`, in float32 or wider.
+            Tensor: The sum of :math:`W_0` and the normalised delta,
+            :math:`(B, C, O)`.
         """
-        h, w = x.shape[1:3]
-        window = min(h, 2), min(w, 2)
-        pooled = F.avg_pool2d(x.permute(0, 3, 1, 2), window).flatten(2)
-        factors = self.proj(pooled.transpose(1, 2))
-        # A sum over 10^4 tokens and a sum of squares leave the range of
-        # float16 and the precision of bfloat16.
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        w1, w2 = self.w1.to(dtype), self.w2.to(dtype)
+        factors = self.proj(_pool(x))
+        # A sum over 10^4 tokens leaves the range of float16; the one over
+        # products of bfloat16 is done in float32.
+        dtype = x.dtype
+        if dtype != torch.bfloat16:
+            dtype = torch.promote_types(dtype, torch.float32)
         with autocast_disabled(x.device):
-            a, b = F.silu(factors.to(dtype)).split((w1.shape[0], w2.shape[0]),
-                                                   dim=-1)
-            b = b * (self.in_features**-0.5 / (h * w))
-            # Either order is exact; the cheaper one is a matter of N'.
-            if a.shape[1] > a.shape[2]:
-                delta = w1.mT @ (a.mT @ b @ w2)
+            w1, w2 = self.w1.to(dtype), self.w2.to(dtype)
+            a, b = F.silu(factors.to(dtype)).split(self.ranks, dim=-1)
+            a = a * self.in_features**-0.5 / (x.shape[1] * x.shape[2])
+            # The delta is LᵀR, from where the product is narrowest.
+            if not is_traced() and a.shape[1] <= a.shape[2]:
+                left, right = a @ w1, b @ w2
             else:
-                delta = (a @ w1).mT @ (b @ w2)
-            norm = torch.linalg.vector_norm(delta, dim=1, keepdim=True)
-            return delta / (norm + 1)
+                left = w1.expand(a.shape[0], -1, -1)
+                right = (a.mT @ b) @ w2
+            weight = self.weight.to(dtype)
+            return _add_product(weight, left.mT, _normalise(left,
+                                                            right)).to(x.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        weight = (self.weight + self.predict(x)).to(x.dtype)
-        y = x.flatten(1, 2) @ weight
-        # Under autocast the product is narrower than the bias.
-        return (y + self.bias.to(y.dtype)).unflatten(1, x.shape[1:3])
+        y = _add_product(self.bias, x.flatten(1, 2), self.predict(x))
+        return y.unflatten(1, x.shape[1:3])
 
     def extra_repr(self) -> str:
         return (f'in_features={self.in_features}, '
                 f'out_features={self.out_features}, '
                 f'reduction={self.reduction}')
+
+
+def _pool(x: Tensor) -> Tensor:
+    """2×2 average pooling of the grid, (B, h, w, C) → (B, N', C)."""
+    if not is_traced():
+        window = [min(size, 2) for size in x.shape[1:3]]
+        return F.avg_pool2d(x.permute(0, 3, 1, 2), window).flatten(2).mT
+    # avg_pool2d would be compiled for even sizes and for odd ones.
+    if x.shape[1] > 1:
+        x = (x[:, :-1:2] + x[:, 1::2]) / 2
+    if x.shape[2] > 1:
+        x = (x[:, :, :-1:2] + x[:, :, 1::2]) / 2
+    return x.flatten(1, 2)
+
+
+def _normalise(left: Tensor, right: Tensor) -> Tensor:
+    """``right``, scaled so that the columns of LᵀR have a norm n/(n + 1).
+
+    Their squares are the diagonal of Rᵀ(LLᵀ)R, so LᵀR is not formed, which is
+    by far the largest of these matrices.
+    """
+    wide = torch.promote_types(right.dtype, torch.float32)
+    square = (right.to(wide) * (left @ left.mT @ right)).sum(1, keepdim=True)
+    # Rounding may have left some below zero; and at zero, where the root has
+    # no gradient, there shall be none.
+    norm = square.clamp_min(torch.finfo(wide).tiny).sqrt()
+    return (right / (norm + 1)).to(right.dtype)
+
+
+def _add_product(bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """``bias + a @ b`` of batches of matrices."""
+    if is_traced():
+        # Exporters and MMEngine's counter of FLOPs know this better.
+        product = a @ b
+        return product + bias.to(product.dtype)
+    return torch.baddbmm(bias, a, b)

@@ -1,6 +1,7 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 from typing import List, Sequence, Tuple, Union
 
+import torch
 import torch.nn.functional as F
 from mmcv.cnn import ConvModule, build_norm_layer
 from mmengine.model import BaseModule, ModuleList
@@ -8,6 +9,18 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..checks import check_choice, check_int
+from ..layers.tracing import is_traced
+
+
+class MaxPool2d(nn.MaxPool2d):
+    """Max pooling by 2 that is traced alike for odd and even sizes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not is_traced():
+            return super().forward(x)
+        x = F.pad(x, (0, 1, 0, 1), value=float('-inf'))
+        x = torch.maximum(x[..., :-1:2, :], x[..., 1::2, :])
+        return torch.maximum(x[..., :-1:2], x[..., 1::2])
 
 
 @MODELS.register_module()
@@ -99,7 +112,7 @@ class SimpleFeaturePyramid(BaseModule):
             return [], channels
         if scale == 0.5:
             # Rounding up keeps the odd last row and column, and a grid of one.
-            return [nn.MaxPool2d(2, ceil_mode=True)], channels
+            return [MaxPool2d(2, ceil_mode=True)], channels
         layers = [nn.ConvTranspose2d(channels, channels // 2, 2, stride=2)]
         if scale == 4:
             layers += [
@@ -121,5 +134,5 @@ class SimpleFeaturePyramid(BaseModule):
                 f'channels, got {x.shape[1]}')
         outs = [level(x) for level in self.levels]
         while len(outs) < self.num_outs:
-            outs.append(F.max_pool2d(outs[-1], 1, stride=2))
+            outs.append(outs[-1][..., ::2, ::2].contiguous())
         return tuple(outs)
