@@ -1,10 +1,10 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 from .complexity import Complexity, Cost, model_complexity
 from .probe import patch_detail
-from .throughput import throughput_ratio
+from .timing import growth_exponent, speed_ratio, time_in_turns
 from .training_log import TrainingLog, read_training_log
 
 __all__ = [
-    'Complexity', 'Cost', 'TrainingLog', 'model_complexity', 'patch_detail',
-    'read_training_log', 'throughput_ratio'
+    'Complexity', 'Cost', 'TrainingLog', 'growth_exponent', 'model_complexity',
+    'patch_detail', 'read_training_log', 'speed_ratio', 'time_in_turns'
 ]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .complexity import model_complexity
 from .probe import patch_detail
-from .throughput import throughput_ratio
+from .timing import speed_ratio, time_in_turns
 from .training_log import TrainingLog, read_training_log
 
 
@@ -157,12 +157,14 @@ def cost_table() -> Table:
                 f"{rows['total'].macs / 1e9:.2f} G", '1', '1'
             ])
         images = torch.rand(8, 3, size, size), torch.rand(1, 3, LARGE, LARGE)
-        table[-2][-2:] = [
-            '{:.2f}'.format(
-                throughput_ratio(
-                    partial(built['wf'], image),
-                    partial(built['deit'], image))) for image in images
-        ]
+        for column, image in enumerate(images, start=-2):
+            with torch.no_grad():
+                times = time_in_turns({
+                    backbone: partial(net, image)
+                    for backbone, net in built.items()
+                })
+            ratio = speed_ratio(times['wf'], times['deit'])
+            table[-2][column] = f'{ratio:.2f}'
     return table
 
 
