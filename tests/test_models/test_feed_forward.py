@@ -9,8 +9,8 @@ from mmweightformer.models.layers import feed_forward as module
 from mmweightformer.models.layers.feed_forward import feed_forward
 
 
-def arrays(batch, tokens, width=3, hidden=5):
-    shapes = [(batch, tokens, width), (batch, width, hidden), (hidden, ),
+def arrays(*tokens, width=3, hidden=5):
+    shapes = [(*tokens, width), (*tokens[:-1], width, hidden), (hidden, ),
               (width, hidden), (width, )]
     return [
         torch.randn(shape, dtype=torch.float64, requires_grad=True)
@@ -27,18 +27,18 @@ def few_tokens_at_a_time(monkeypatch):
     monkeypatch.setattr(module, 'PART', 4)
 
 
-@pytest.mark.parametrize('batch, tokens', [(1, 1), (1, 4), (1, 11), (2, 5),
-                                           (3, 4), (7, 2), (0, 3)])
+@pytest.mark.parametrize('tokens', [(1, ), (4, ), (11, ), (0, ), (1, 11),
+                                    (2, 5), (3, 4), (7, 2), (0, 3)])
 class TestFeedForward:
 
-    def test_is_the_formula(self, batch, tokens):
-        inputs = arrays(batch, tokens)
+    def test_is_the_formula(self, tokens):
+        inputs = arrays(*tokens)
         torch.testing.assert_close(feed_forward(*inputs), formula(*inputs))
         with torch.inference_mode():
             torch.testing.assert_close(feed_forward(*inputs), formula(*inputs))
 
-    def test_gradients(self, batch, tokens):
-        inputs = arrays(batch, tokens)
+    def test_gradients(self, tokens):
+        inputs = arrays(*tokens)
         # Not of a layout of its own: a sum's gradient is expanded.
         for reduce in torch.sum, lambda y: (y.mT**2).sum():
             grads = torch.autograd.grad(reduce(feed_forward(*inputs)), inputs)
@@ -55,7 +55,7 @@ def test_frozen_inputs(frozen):
 
 
 def test_keeps_one_hidden_layer():
-    x, *params = arrays(1, 1000, 2, 8)
+    x, *params = arrays(1000, width=2, hidden=8)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(
             lambda t: kept.append(t.numel()) or t, lambda t: t):

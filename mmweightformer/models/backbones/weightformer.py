@@ -87,8 +87,7 @@ class WeightFormerBlock(BaseModule):
         if isinstance(self.fc1, DynamicLinear):
             tokens, weight = x.flatten(1, 2), self.fc1.predict(x)
         else:
-            # A batch is one long sample to layers of one weight.
-            tokens, weight = x.flatten(0, 2)[None], self.fc1.weight.mT[None]
+            tokens, weight = x.flatten(0, 2), self.fc1.weight.mT
         return feed_forward(tokens, weight, self.fc1.bias, self.fc2.weight,
                             self.fc2.bias).view_as(x)
 
