@@ -93,7 +93,8 @@ class _FeedForward(torch.autograd.Function):
             h, g = hidden[part], grad[part].flatten(0, -2)
             grad_b2 += g.sum(0)
             grad_w2.addmm_(g.mT, F.gelu(h).flatten(0, -2))
-            grad_h = torch.ops.aten.gelu_backward((g @ w2).view_as(h), h)
+            grad_h = (g @ w2).view_as(h)
+            torch.ops.aten.gelu_backward(grad_h, h, grad_input=grad_h)
             grad_b1 += grad_h.flatten(0, -2).sum(0)
             of_w1 = grad_w1[samples]
             _add_product(of_w1, x[part].mT, grad_h, out=of_w1)
