@@ -7,13 +7,18 @@ ARGS ?=
 VENV_PY = "$(VENV)/bin/python"
 DIGITS = configs/digits/mask_rcnn_wf_t_digits.py
 WORK_DIR = work_dirs/mask_rcnn_wf_t_digits
+BENCHMARK = $(VENV_PY) tools/analysis_tools/benchmark.py
+TEST_LOOP = $(VENV_PY) tools/analysis_tools/benchmark_test_loop.py --size 512 \
+    --num-images 4 --rounds 3
+TASKS = configs/digits
 
-.PHONY: help install demo compare test lint clean
+.PHONY: help install demo compare benchmark test lint clean
 
 help:
 	@echo 'make install  the environment, about 15 minutes the first time'
 	@echo 'make demo     train, test and draw Mask R-CNN on generated images'
 	@echo 'make compare  WeightFormer-T beside DeiT-T on them, an hour'
+	@echo 'make benchmark  speed and memory beside DeiT-T, 20 minutes'
 	@echo 'make test     the tests; ARGS="-k name" goes to pytest'
 	@echo 'make lint     style checks'
 	@echo 'make clean    remove what builds and tests left'
@@ -43,6 +48,30 @@ demo: install
 compare: install
 	$(VENV_PY) tools/dataset_converters/digits.py data/digits
 	$(VENV_PY) tools/analysis_tools/compare.py $(ARGS)
+
+benchmark: install
+	$(BENCHMARK) wf_t deit_t deit_t_naive deit_t_windowed --profile 1024 \
+	    --sizes 224 512 768 1024 1248 2048 4096 \
+	    --title 'WeightFormer-T beside DeiT-T' --out-dir docs/benchmark/growth
+	for arch in t s; do \
+	    for mode in inference train; do \
+	        $(BENCHMARK) wf_$$arch wf_$${arch}_literal --mode $$mode \
+	            --baseline wf_$${arch}_literal --sizes 224 512 1024 \
+	            --batch 1 8 --dtype float32 bfloat16 --budget 3 \
+	            --title "WeightFormer beside its formulas as published" \
+	            --out-dir docs/benchmark/wf_$${arch}_$$mode || exit 1; \
+	    done \
+	done
+	$(VENV_PY) tools/dataset_converters/digits.py data/digits_512 --size 512 \
+	    --num-train 1 --num-val 8 --layouts coco ade
+	$(TEST_LOOP) $(TASKS)/mask_rcnn_wf_t_digits.py \
+	    $(TASKS)/mask_rcnn_deit_t_digits.py \
+	    --out docs/benchmark/mask_rcnn.md --cfg-options \
+	    test_dataloader.dataset.data_root=data/digits_512/coco \
+	    test_evaluator.ann_file=data/digits_512/coco/annotations/instances_val2017.json
+	$(TEST_LOOP) $(TASKS)/upernet_wf_t_digits.py \
+	    $(TASKS)/upernet_deit_t_digits.py --out docs/benchmark/upernet.md \
+	    --cfg-options test_dataloader.dataset.data_root=data/digits_512/ade
 
 test: install
 	$(VENV_PY) -m pytest $(ARGS)

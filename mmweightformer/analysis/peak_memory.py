@@ -2,6 +2,7 @@
 """The most memory that a function takes, over what stood before it."""
 import ctypes
 import gc
+import signal
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -89,6 +90,8 @@ def _resident_growth(prepare: Prepare) -> Usage:
     import resource
     global _is_warm
     c_library = ctypes.CDLL(None)
+    # To end with its parent, also where that is killed (1: PR_SET_PDEATHSIG).
+    c_library.prctl(1, signal.SIGKILL)
     if hasattr(c_library, 'mallopt'):
         # Of glibc: what is freed goes back to the system at once (-3 is
         # M_MMAP_THRESHOLD), so that it does not hide what comes later.

@@ -50,6 +50,10 @@ def _parts(x: Tensor) -> Iterator[Tuple[tuple, tuple]]:
         yield from (((samples, part), (samples, )) for part in some)
 
 
+def _rows(x: Tensor) -> Tensor:
+    return x.flatten(0, -2)
+
+
 def _add_product(bias: Tensor, a: Tensor, b: Tensor,
                  out: Optional[Tensor]) -> Tensor:
     product = torch.addmm if a.ndim == 2 else torch.baddbmm
@@ -68,7 +72,7 @@ def _forward(x: Tensor,
         h = _add_product(b1, x[part], w1[samples], kept)
         # In its place, if it is not kept.
         a = F.gelu(h) if kept is not None else torch.ops.aten.gelu_(h)
-        out[part] = F.linear(a, w2, b2)
+        torch.addmm(b2, _rows(a), w2.mT, out=_rows(out[part]))
     return out
 
 
@@ -86,19 +90,19 @@ class _FeedForward(torch.autograd.Function):
         if torch.is_grad_enabled():  # to be differentiated again
             return _differentiable_backward(inputs, grad)
         x, w1, _, w2, _ = inputs
-        grad_x = torch.empty_like(x)
+        grad_x = torch.empty_like(x, memory_format=torch.contiguous_format)
         grad_w1, grad_w2 = torch.zeros_like(w1), torch.zeros_like(w2)
         grad_b1, grad_b2 = w2.new_zeros(w2.shape[1]), w2.new_zeros(len(w2))
         for part, samples in _parts(x):
-            h, g = hidden[part], grad[part].flatten(0, -2)
+            h, g = hidden[part], _rows(grad[part])
             grad_b2 += g.sum(0)
-            grad_w2.addmm_(g.mT, F.gelu(h).flatten(0, -2))
+            grad_w2.addmm_(g.mT, _rows(F.gelu(h)))
             grad_h = (g @ w2).view_as(h)
             torch.ops.aten.gelu_backward(grad_h, h, grad_input=grad_h)
-            grad_b1 += grad_h.flatten(0, -2).sum(0)
+            grad_b1 += _rows(grad_h).sum(0)
             of_w1 = grad_w1[samples]
             _add_product(of_w1, x[part].mT, grad_h, out=of_w1)
-            grad_x[part] = grad_h @ w1[samples].mT
+            torch.matmul(grad_h, w1[samples].mT, out=grad_x[part])
         return grad_x, grad_w1, grad_b1, grad_w2, grad_b2
 
 
