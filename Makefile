@@ -8,6 +8,9 @@ VENV_PY = "$(VENV)/bin/python"
 DIGITS = configs/digits/mask_rcnn_wf_t_digits.py
 WORK_DIR = work_dirs/mask_rcnn_wf_t_digits
 BENCHMARK = $(VENV_PY) tools/analysis_tools/benchmark.py
+BESIDE_LITERAL = $(BENCHMARK) --sizes 224 512 1024 --batch 1 8 --budget 3 \
+    --dtype float32 bfloat16 \
+    --title 'WeightFormer beside its formulas as published'
 TEST_LOOP = $(VENV_PY) tools/analysis_tools/benchmark_test_loop.py --size 512 \
     --num-images 4 --rounds 3
 TASKS = configs/digits
@@ -53,15 +56,12 @@ benchmark: install
 	$(BENCHMARK) wf_t deit_t deit_t_naive deit_t_windowed --profile 1024 \
 	    --sizes 224 512 768 1024 1248 2048 4096 \
 	    --title 'WeightFormer-T beside DeiT-T' --out-dir docs/benchmark/growth
-	for arch in t s; do \
-	    for mode in inference train; do \
-	        $(BENCHMARK) wf_$$arch wf_$${arch}_literal --mode $$mode \
-	            --baseline wf_$${arch}_literal --sizes 224 512 1024 \
-	            --batch 1 8 --dtype float32 bfloat16 --budget 3 \
-	            --title "WeightFormer beside its formulas as published" \
-	            --out-dir docs/benchmark/wf_$${arch}_$$mode || exit 1; \
-	    done \
-	done
+	$(BESIDE_LITERAL) wf_t wf_t_literal --baseline wf_t_literal \
+	    --out-dir docs/benchmark/wf_t_inference
+	$(BESIDE_LITERAL) wf_s wf_s_literal --baseline wf_s_literal \
+	    --out-dir docs/benchmark/wf_s_inference
+	$(BESIDE_LITERAL) wf_t wf_t_literal --baseline wf_t_literal \
+	    --mode train --dtype float32 --out-dir docs/benchmark/wf_t_train
 	$(VENV_PY) tools/dataset_converters/digits.py data/digits_512 --size 512 \
 	    --num-train 1 --num-val 8 --layouts coco ade
 	$(TEST_LOOP) $(TASKS)/mask_rcnn_wf_t_digits.py \
