@@ -44,15 +44,24 @@ def parse_args() -> argparse.Namespace:
         default=[224, 512, 1024],
         help='heights of the square images. Defaults to: %(default)s')
     parser.add_argument(
-        '--batch', type=int, nargs='+', default=[1], help='numbers of images')
+        '--batch',
+        type=int,
+        nargs='+',
+        default=[1],
+        help='numbers of images. Defaults to: %(default)s')
     parser.add_argument(
-        '--dtype', nargs='+', choices=DTYPES, default=['float32'])
+        '--dtype',
+        nargs='+',
+        choices=DTYPES,
+        default=['float32'],
+        help='of images and parameters. Defaults to: %(default)s')
     parser.add_argument(
         '--mode',
         nargs='+',
         choices=MODES,
         default=['inference'],
-        help='train is a whole step: forward, backward and AdamW')
+        help='train is a whole step: forward, backward and AdamW. Defaults '
+        'to: %(default)s')
     parser.add_argument(
         '--device', default='cpu', help="'cpu' (default) or a CUDA device")
     parser.add_argument(
@@ -81,8 +90,14 @@ def parse_args() -> argparse.Namespace:
         type=int,
         metavar='SIZE',
         help='add the shares of time by part and by operator at this size')
-    parser.add_argument('--title', default='Benchmark of backbones')
-    parser.add_argument('--out-dir', default='work_dirs/benchmark')
+    parser.add_argument(
+        '--title',
+        default='Benchmark of backbones',
+        help="the report's. Defaults to: %(default)s")
+    parser.add_argument(
+        '--out-dir',
+        default='work_dirs/benchmark',
+        help='folder of the report. Defaults to %(default)s')
     parser.add_argument(
         '--format',
         choices=['png', 'pdf', 'svg'],
