@@ -50,7 +50,11 @@ def part_shares(run: Run, rounds: int = 5) -> Dict[str, float]:
         if name and re.fullmatch(r'(\D+|\D*\.\d+|\D*\.\d+\.[^.]*)', name):
             part = re.sub(r'\.\d+', '.*', name)
             part = f'{part} ({type(module).__name__})'
-            clock.wrap(module, 'forward', part)
+            parent = run.model.get_submodule(name.rpartition('.')[0])
+            if parent is run.model or not hasattr(parent, 'mlp') or \
+                    name.endswith(('conv', 'norm1', 'norm2')):
+                # A method mlp calls its layers another way if it is watched.
+                clock.wrap(module, 'forward', part)
             for method in 'predict', 'mlp':
                 if hasattr(module, method):
                     clock.wrap(module, method, f'{part}.{method}')

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from helpers import build_backbone, official_backbone, randomize
 from torch import nn
+from torch.nn.utils import prune
 
 from mmweightformer.models.layers import feed_forward as module
 from mmweightformer.models.layers.feed_forward import feed_forward
@@ -94,6 +95,80 @@ def test_layers_that_were_replaced_are_called(name, index):
     assert called
     setattr(block, name, old)
     torch.testing.assert_close(model(image)[0], before)
+
+
+@pytest.mark.parametrize('name', ['fc1', 'act', 'fc2'])
+@pytest.mark.parametrize('index', [0, 1])
+def test_hooks_are_called(name, index):
+    """Of which some compute weights, as those of pruning."""
+    model = official_backbone()
+    image = torch.randn(1, 3, 48, 64, dtype=torch.float64)
+    before, = model(image)
+    layer, called = getattr(model.layers[index], name), []
+    for register in layer.register_forward_pre_hook, \
+            layer.register_forward_hook:
+        handle = register(lambda *_: called.append(1))
+        torch.testing.assert_close(model(image)[0], before)
+        handle.remove()
+    assert len(called) == 2
+
+
+def test_pruned_weights():
+    model = official_backbone()
+    image = torch.randn(1, 3, 48, 64, dtype=torch.float64)
+    before, = model(image)
+    prune.random_unstructured(model.layers[0].fc2, 'weight', 0.5)
+    pruned, = model(image)
+    assert not torch.allclose(pruned, before)
+    for _ in range(2):
+        model(image)[0].sum().backward()
+    prune.remove(model.layers[0].fc2, 'weight')
+    torch.testing.assert_close(model(image)[0], pruned)
+
+
+def test_function_transforms():
+    model = official_backbone()
+    images = torch.randn(2, 1, 3, 48, 64, dtype=torch.float64)
+    each = torch.func.vmap(lambda image: model(image)[0])(images)
+    torch.testing.assert_close(each[1], model(images[1])[0])
+
+
+def test_layer_without_bias():
+    model = official_backbone()
+    model.layers[0].fc2 = nn.Linear(128, 32, bias=False).double()
+    model(torch.randn(1, 3, 48, 64, dtype=torch.float64))[0].sum().backward()
+
+
+def test_dropout_alone_in_training():
+    model = randomize(build_backbone(drop_rate=0.5)).double().eval()
+    model.layers[0].drop.train()
+    x = torch.randn(1, 3, 48, 64, dtype=torch.float64)
+    assert not torch.equal(model(x)[0], model(x)[0])
+
+
+def test_second_derivative_where_one_input_makes_another():
+    x, _, *rest = arrays(2, 3)
+
+    def second(function):
+        grad, = torch.autograd.grad(
+            function(x, x.mT @ x[..., :1].expand(-1, -1, 5), *rest).sum(),
+            x,
+            create_graph=True)
+        return torch.autograd.grad(grad.square().sum(), x)
+
+    torch.testing.assert_close(second(feed_forward), second(formula))
+
+
+def test_gradients_of_parts_are_summed_wide():
+    inputs = arrays(4000)
+    exact = torch.autograd.grad(formula(*inputs).sum(), inputs[1])[0]
+    narrow = [x.detach().bfloat16().requires_grad_() for x in inputs]
+    grad, = torch.autograd.grad(feed_forward(*narrow).sum(), narrow[1])
+    assert (grad - exact).abs().max() < 0.02 * exact.abs().max()
+
+
+def test_parameters_are_contiguous():
+    assert all(p.is_contiguous() for p in build_backbone().parameters())
 
 
 @pytest.mark.parametrize('act', ['GELU', 'ReLU', 'SiLU'])

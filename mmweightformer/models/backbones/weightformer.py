@@ -76,11 +76,7 @@ class WeightFormerBlock(BaseModule):
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
     def mlp(self, x: Tensor) -> Tensor:
-        """(B, h, w, C) → (B, h, w, C).
-
-        On the CPU, ``fc1``, ``act`` and ``fc2`` are not called as modules,
-        unless they are others than GELU and the original layers.
-        """
+        """(B, h, w, C) → (B, h, w, C)."""
         if not self._runs_in_parts(x):
             hidden = self.drop(self.act(self.fc1(x)))
             return self.drop(self.fc2(hidden))
@@ -92,14 +88,22 @@ class WeightFormerBlock(BaseModule):
                             self.fc2.bias).view_as(x)
 
     def _runs_in_parts(self, x: Tensor) -> bool:
+        """Whether the parameters alone say what the MLP does, on a CPU."""
+        layers = self.fc1, self.act, self.fc2
         return (x.device.type == 'cpu' and not is_traced()
                 and not torch.is_autocast_enabled('cpu')
-                and not (self.training and self.drop.p)
-                and type(self.act) is nn.GELU
+                and not (self.drop.training and self.drop.p)
+                and type(self.fc1) in (nn.Linear, DynamicLinear)
+                and type(self.act) is nn.GELU and type(self.fc2) is nn.Linear
                 and self.act.approximate == 'none'
-                # They may have been replaced, as by LoRA.
-                and type(self.fc1) in (nn.Linear, DynamicLinear) and type(
-                    self.fc2) is nn.Linear)
+                and self.fc1.bias is not None and self.fc2.bias is not None
+                and not any(map(_is_hooked, layers)))
+
+
+def _is_hooked(module: nn.Module) -> bool:
+    return bool(module._forward_pre_hooks or module._forward_hooks
+                or module._backward_pre_hooks or module._backward_hooks
+                or 'forward' in vars(module))
 
 
 @MODELS.register_module()
@@ -231,8 +235,6 @@ class WeightFormer(BaseModule):
             kernel_size=patch_size,
             stride=patch_size,
             norm_cfg=norm_cfg)
-        # So that it writes a token in one piece.
-        self.patch_embed.projection.to(memory_format=torch.channels_last)
         norm = self.patch_embed.norm
         if not hasattr(norm, 'normalized_shape') or isinstance(
                 norm, LayerNorm2d):
@@ -334,6 +336,9 @@ class WeightFormer(BaseModule):
             if is_traced() or h or w:
                 top, left = (h // 2, w // 2) if self.pad == 'same' else (0, 0)
                 x = F.pad(x, (left, w - left, top, h - top))
+        if not is_traced():
+            # So that the convolution writes a token in one piece.
+            x = x.contiguous(memory_format=torch.channels_last)
         x = self.patch_embed.projection(x)
         return self.patch_embed.norm(x.permute(0, 2, 3, 1))
 

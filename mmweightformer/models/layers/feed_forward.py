@@ -91,25 +91,38 @@ class _FeedForward(torch.autograd.Function):
             return _differentiable_backward(inputs, grad)
         x, w1, _, w2, _ = inputs
         grad_x = torch.empty_like(x, memory_format=torch.contiguous_format)
-        grad_w1, grad_w2 = torch.zeros_like(w1), torch.zeros_like(w2)
-        grad_b1, grad_b2 = w2.new_zeros(w2.shape[1]), w2.new_zeros(len(w2))
+        # Parts are summed in no less than float32.
+        wide = torch.promote_types(x.dtype, torch.float32)
+        grad_w1, grad_w2 = (torch.zeros_like(w, dtype=wide) for w in (w1, w2))
+        grad_b1, grad_b2 = (
+            w2.new_zeros(n, dtype=wide) for n in reversed(w2.shape))
         for part, samples in _parts(x):
             h, g = hidden[part], _rows(grad[part])
             grad_b2 += g.sum(0)
-            grad_w2.addmm_(g.mT, _rows(F.gelu(h)))
+            _accumulate(grad_w2, g.mT, _rows(F.gelu(h)))
             grad_h = (g @ w2).view_as(h)
             torch.ops.aten.gelu_backward(grad_h, h, grad_input=grad_h)
             grad_b1 += _rows(grad_h).sum(0)
-            of_w1 = grad_w1[samples]
-            _add_product(of_w1, x[part].mT, grad_h, out=of_w1)
+            _accumulate(grad_w1[samples], x[part].mT, grad_h)
             torch.matmul(grad_h, w1[samples].mT, out=grad_x[part])
-        return grad_x, grad_w1, grad_b1, grad_w2, grad_b2
+        return grad_x, *(
+            total.to(x.dtype)
+            for total in (grad_w1, grad_b1, grad_w2, grad_b2))
+
+
+def _accumulate(total: Tensor, a: Tensor, b: Tensor) -> None:
+    if total.dtype == a.dtype:
+        _add_product(total, a, b, out=total)
+    else:
+        total += a @ b
 
 
 def _differentiable_backward(inputs: Sequence[Tensor],
                              grad: Tensor) -> Tuple[Optional[Tensor], ...]:
-    x, w1, b1, w2, b2 = inputs
+    # Views of them, of which none depends on another.
+    views = [t.view_as(t) for t in inputs]
+    x, w1, b1, w2, b2 = views
     y = F.linear(F.gelu(x @ w1 + b1), w2, b2)
-    needed = [t for t in inputs if t.requires_grad]
+    needed = [t for t in views if t.requires_grad]
     grads = iter(torch.autograd.grad(y, needed, grad, create_graph=True))
-    return tuple(next(grads) if t.requires_grad else None for t in inputs)
+    return tuple(next(grads) if t.requires_grad else None for t in views)
