@@ -4,6 +4,7 @@ import sys
 import pytest
 from helpers import SMALL, build_backbone
 from mmengine.optim import build_optim_wrapper
+from mmengine.registry import DefaultScope
 from torch import nn
 
 CFG = dict(
@@ -71,7 +72,10 @@ def test_shared_modules_are_taken_once():
 
 def test_classifier_within_a_model():
     from mmpretrain.models import ImageClassifier, LinearClsHead
-    student = ImageClassifier(build_backbone(SMALL, out_type='avg_featmap'))
+    # Other tests may have left a scope behind.
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        student = ImageClassifier(
+            build_backbone(SMALL, out_type='avg_featmap'))
     student.head = LinearClsHead(10, 32)
     groups = groups_of(nn.ModuleDict(dict(student=student)))
     assert groups['student.backbone.layers.0.fc1.weight']['lr'] == 0.5**5
