@@ -15,7 +15,9 @@ def feed_forward(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor,
 
     It is computed for a part of the tokens after the other. So the hidden
     layer, the largest array of the network, is not written to memory and read
-   XX
+    again. For the backward pass it is kept once, before the activation, which
+    is computed again.
+
     Args:
         x (Tensor): Tokens, :math:`(N, C)`, or :math:`(B, N, C)`.
         w1 (Tensor): One weight for all, :math:`(C, O)`, or one for each
