@@ -210,8 +210,7 @@ def test_profile(small):
     assert {
         'patch_embed.projection (Conv2d)', 'layers.*.dwconv (Conv2d)',
         'layers.*.fc1 (DynamicLinear).predict',
-        'layers.* (WeightFormerBlock).mlp',
-        'norm (LayerNorm)'
+        'layers.* (WeightFormerBlock).mlp', 'norm (LayerNorm)'
     } <= parts.keys()
     assert list(parts.values()) == sorted(parts.values(), reverse=True)
 

@@ -72,6 +72,7 @@ def test_shared_modules_are_taken_once():
 
 def test_classifier_within_a_model():
     from mmpretrain.models import ImageClassifier, LinearClsHead
+
     # Other tests may have left a scope behind.
     with DefaultScope.overwrite_default_scope('mmpretrain'):
         student = ImageClassifier(
