@@ -77,7 +77,7 @@ def test_classifier_within_a_model():
     with DefaultScope.overwrite_default_scope('mmpretrain'):
         student = ImageClassifier(
             build_backbone(SMALL, out_type='avg_featmap'))
-    student.head = LinearClsHead(10, 32)
+        student.head = LinearClsHead(10, 32)
     groups = groups_of(nn.ModuleDict(dict(student=student)))
     assert groups['student.backbone.layers.0.fc1.weight']['lr'] == 0.5**5
     assert groups['student.head.fc.weight']['lr'] == 1
