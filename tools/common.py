@@ -17,9 +17,7 @@ import mmweightformer  # noqa: F401
 from mmweightformer.utils import find_missing_files
 
 
-def add_runner_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        '--work-dir', help='the folder of logs, checkpoints and metrics')
+def add_cfg_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--cfg-options',
         nargs='+',
@@ -27,6 +25,20 @@ def add_runner_arguments(parser: argparse.ArgumentParser) -> None:
         help='override settings of the config by pairs xxx=yyy. A list is '
         'written as key="[a,b]" or key=a,b, also nested, as in '
         'key="[(a,b),(c,d)]", in quotation marks and without white space.')
+
+
+def add_config_arguments(parser: argparse.ArgumentParser) -> None:
+    """For tools that load a config and build no runner of it."""
+    parser.add_argument('config', help='config file path')
+    add_cfg_options(parser)
+    # What load_config reads of a runner's tool.
+    parser.set_defaults(launcher='none', local_rank=0, work_dir=None)
+
+
+def add_runner_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        '--work-dir', help='the folder of logs, checkpoints and metrics')
+    add_cfg_options(parser)
     parser.add_argument(
         '--launcher',
         choices=['none', 'pytorch', 'slurm', 'mpi'],

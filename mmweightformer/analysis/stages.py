@@ -16,6 +16,7 @@ from mmengine.runner import Runner
 from torch import nn
 
 from ..models.checks import check_int
+from ..utils.preflight import walk_config
 
 OTHER = 'other'
 STAGES = ('data', 'backbone', 'neck', 'heads', 'post-processing', 'metrics',
@@ -356,7 +357,7 @@ def drop_pretrained(cfg: Config) -> None:
     Args:
         cfg (Config): A config with ``model``, changed in place.
     """
-    for node in _dicts(cfg.model):
+    for _, node in walk_config(cfg.model, 'model'):
         init_cfg = node.get('init_cfg') or []
         init_cfgs = init_cfg if isinstance(init_cfg, list) else [init_cfg]
         kept = [c for c in init_cfgs if _type_name(c) != 'Pretrained']
@@ -376,13 +377,3 @@ def _test_dataset(cfg: Config) -> dict:
 
 def _type_name(node: dict) -> str:
     return str(getattr(node.type, '__name__', node.type)).split('.')[-1]
-
-
-def _dicts(node: Any) -> Iterator[dict]:
-    if isinstance(node, dict):
-        yield node
-        node = node.values()
-    elif not isinstance(node, (list, tuple)):
-        return
-    for value in node:
-        yield from _dicts(value)

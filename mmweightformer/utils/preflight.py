@@ -25,14 +25,14 @@ def find_missing_files(cfg: Config, stages: Sequence[str]) -> List[str]:
     named: Dict[str, Any] = {'load_from': cfg.get('load_from')}
     for stage in stages:
         for key in f'{stage}_dataloader', f'{stage}_evaluator':
-            nodes = dict(_walk(cfg.get(key), key))
+            nodes = dict(walk_config(cfg.get(key), key))
             if any(node.get('backend_args') for node in nodes.values()):
                 continue
             for field, node in nodes.items():
                 for name, path in _data_paths(node):
                     named[f'{field}.{name}'] = path
     if 'train' in stages:
-        for field, node in _walk(cfg.get('model'), 'model'):
+        for field, node in walk_config(cfg.get('model'), 'model'):
             if node.get('type') == 'Pretrained':
                 named[f'{field}.checkpoint'] = node.get('checkpoint')
     missing: Dict[str, str] = {}
@@ -46,15 +46,15 @@ def _is_local(path: Any) -> bool:
     return isinstance(path, str) and path != '' and '://' not in path
 
 
-def _walk(node: Any, field: str) -> Iterator[Tuple[str, dict]]:
+def walk_config(node: Any, field: str) -> Iterator[Tuple[str, dict]]:
     """All dicts within ``node``, each with its field's dotted name."""
     if isinstance(node, dict):
         yield field, node
         for key, value in node.items():
-            yield from _walk(value, f'{field}.{key}')
+            yield from walk_config(value, f'{field}.{key}')
     elif isinstance(node, (list, tuple)):
         for i, value in enumerate(node):
-            yield from _walk(value, f'{field}[{i}]')
+            yield from walk_config(value, f'{field}[{i}]')
 
 
 def _data_paths(node: dict) -> Iterator[Tuple[str, str]]:

@@ -20,7 +20,6 @@ from contextlib import contextmanager, redirect_stdout
 from typing import Iterator, List, NoReturn
 
 import torch
-from mmengine.config import DictAction
 from mmengine.device import get_device
 from mmengine.runner import Runner
 from tqdm import tqdm
@@ -95,12 +94,7 @@ def parse_args() -> argparse.Namespace:
         default=1,
         metavar='N',
         help='rounds before them (default: %(default)s)')
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=DictAction,
-        help='override settings of all configs by pairs xxx=yyy, as in '
-        'tools/test.py')
+    common.add_cfg_options(parser)
     parser.add_argument('--out', help='a .json, .csv or .md file')
     args = parser.parse_args()
     if args.checkpoints is None:

@@ -6,12 +6,10 @@ import os
 import os.path as osp
 import sys
 
-from mmengine.config import DictAction
-
 from mmweightformer.analysis import Complexity, model_complexity
 
 sys.path.insert(0, osp.join(osp.dirname(__file__), '..'))
-from common import load_config, plain_file_errors, require_fields  # noqa: E402
+import common  # noqa: E402
 
 # What the published comparisons are made at.
 SHAPES = dict(mmpretrain=(224, 224), mmseg=(512, 512), mmdet=(1024, 1024))
@@ -25,7 +23,7 @@ def parse_args() -> argparse.Namespace:
         'counts: matrix products, attention and convolutions. Norms, '
         'activations, poolings, RoIAlign and post-processing are not counted. '
         'Neither data nor checkpoints are needed.')
-    parser.add_argument('config', help='config file path')
+    common.add_config_arguments(parser)
     parser.add_argument(
         '--shape',
         type=int,
@@ -34,15 +32,7 @@ def parse_args() -> argparse.Namespace:
         help='height and width of the image as the backbone gets it, or one '
         "number for both. Defaults to 224, 512 or 1024 by the config's "
         'default_scope: mmpretrain, mmseg or mmdet')
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=DictAction,
-        help='override settings of the config by pairs xxx=yyy, as in '
-        'tools/train.py')
     parser.add_argument('--out', help='a .json file for the exact figures')
-    # What load_config reads of a runner's tool.
-    parser.set_defaults(launcher='none', local_rank=0, work_dir=None)
     args = parser.parse_args()
     if args.shape is not None:
         if len(args.shape) > 2 or min(args.shape) < 1:
@@ -71,9 +61,9 @@ def as_table(complexity: Complexity) -> str:
 
 def main() -> None:
     args = parse_args()
-    with plain_file_errors():
-        cfg = load_config(args)
-        require_fields(cfg, args.config, 'model')
+    with common.plain_file_errors():
+        cfg = common.load_config(args)
+        common.require_fields(cfg, args.config, 'model')
         shape = args.shape or SHAPES.get(cfg.get('default_scope'))
         if shape is None:
             sys.exit(f'--shape is needed: {args.config} has none of the '

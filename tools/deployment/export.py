@@ -8,14 +8,14 @@ import sys
 from copy import deepcopy
 
 import torch
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 
 from mmweightformer.deployment import PARTS, SUFFIXES, Exportable, export
 from mmweightformer.utils import load_state_dict
 
 sys.path.insert(0, osp.join(osp.dirname(__file__), '..'))
-from common import load_config, require_fields  # noqa: E402
+import common  # noqa: E402
 
 
 def parse_args() -> argparse.Namespace:
@@ -31,7 +31,7 @@ def parse_args() -> argparse.Namespace:
         'that takes (mean, std, bgr_to_rgb, pad_size_divisor) is in the '
         'metadata of the file. .onnx and .pt2 need PyTorch 2.9 or newer, and '
         '.onnx the packages onnx, onnxruntime and onnxscript.')
-    parser.add_argument('config', help='config file path')
+    common.add_config_arguments(parser)
     parser.add_argument(
         'checkpoint',
         nargs='?',
@@ -47,14 +47,6 @@ def parse_args() -> argparse.Namespace:
         choices=PARTS,
         default='model',
         help="'backbone' exports the backbone alone. Defaults to 'model'")
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=DictAction,
-        help='override settings of the config by pairs xxx=yyy, as in '
-        'tools/train.py')
-    # What load_config reads of a runner's tool.
-    parser.set_defaults(launcher='none', local_rank=0, work_dir=None)
     args = parser.parse_args()
     if osp.splitext(args.out)[1] not in SUFFIXES:
         parser.error(f'--out must end with one of {", ".join(SUFFIXES)}, got '
@@ -104,8 +96,8 @@ def main() -> None:
     # Of operators that no model here has.
     torch._logging.set_logs(all=logging.ERROR)
     args = parse_args()
-    cfg = load_config(args)
-    require_fields(cfg, args.config, 'model')
+    cfg = common.load_config(args)
+    common.require_fields(cfg, args.config, 'model')
     try:
         module = build_exportable(cfg, args)
         checks = export(module, args.out, describe(cfg, args))
