@@ -6,7 +6,7 @@ from typing import Sequence, Tuple
 import torch
 import torch.nn.functional as F
 from mmengine.registry import MODELS
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..models import DynamicDepthwiseConv2d, DynamicLinear, WeightFormer
 from ..models.backbones.weightformer import WeightFormerBlock
@@ -31,6 +31,17 @@ class LiteralWeightFormer(WeightFormer):
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
+        for layer in self.layers:
+            if isinstance(layer.norm1, nn.Identity):
+                continue
+            if (type(layer.fc1),
+                    type(layer.dwconv)) != (DynamicLinear,
+                                            DynamicDepthwiseConv2d):
+                raise ValueError(
+                    'LiteralWeightFormer is the published network: '
+                    "dynamic_linear must be 'bilateral' and dynamic_conv "
+                    f"'adaptive', got {type(layer.fc1).__name__} and "
+                    f'{type(layer.dwconv).__name__}')
         # Whatever layout of memory suits our order.
         self.to(memory_format=torch.contiguous_format)
 

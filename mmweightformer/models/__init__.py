@@ -1,10 +1,12 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 from .backbones import WeightFormer
-from .layers import DynamicDepthwiseConv2d, DynamicLinear
+from .layers import (DynamicDepthwiseConv2d, DynamicLinear,
+                     PredictedDepthwiseConv2d, PredictedLinear)
 from .necks import MeanPooling, SimpleFeaturePyramid
 from .norm import LayerNorm2d
 
 __all__ = [
     'DynamicDepthwiseConv2d', 'DynamicLinear', 'LayerNorm2d', 'MeanPooling',
-    'SimpleFeaturePyramid', 'WeightFormer'
+    'PredictedDepthwiseConv2d', 'PredictedLinear', 'SimpleFeaturePyramid',
+    'WeightFormer'
 ]

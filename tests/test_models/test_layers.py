@@ -117,7 +117,8 @@ def check_autocast(layer, x, dtype):
     exact = layer(x)
     with torch.autocast('cpu', dtype):
         y = layer(x)
-    assert relative_error(y.float(), exact) < 0.02
+    # Not the largest error: kernels that nearly cancel have few digits.
+    assert (y.float() - exact).norm() < 0.02 * exact.norm()
     (y.float()**2).mean().backward()
     assert x.grad.isfinite().all()
     assert all(p.grad.isfinite().all() for p in layer.parameters())
@@ -161,7 +162,10 @@ def test_dynamic_linear_refuses(kwargs, message):
     ((0, 3), 'channels .* got 0'),
     ((4, 2), 'kernel_size must be odd, got 2'),
     ((4, -1), 'kernel_size .* got -1'),
-    ((4, (3, 3)), r'kernel_size .* got \(3, 3\)'),
+    ((4, (3, 2)), r'kernel_size .* got \(3, 2\)'),
+    ((4, (3, 3, 3)), r'kernel_size .* got \(3, 3, 3\)'),
+    ((4, (3, '3')), "kernel_size .* got '3'"),
+    ((4, 3, 1), 'normalize .* got 1'),
 ])
 def test_dynamic_conv_refuses(args, message):
     with pytest.raises((TypeError, ValueError), match=message):

@@ -1,5 +1,5 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
-from typing import Dict, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.nn.functional as F
@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..checks import check_bool, check_choice, check_int, check_rate
-from ..layers import DynamicDepthwiseConv2d, DynamicLinear
+from ..layers import PredictedLinear
 from ..layers.feed_forward import feed_forward
 from ..layers.tracing import is_traced
 from ..norm import LayerNorm2d
+from ..strategies import STATIC, Strategy, build_depthwise_conv, build_linear
 
 
 class WeightFormerBlock(BaseModule):
@@ -28,9 +29,12 @@ class WeightFormerBlock(BaseModule):
     Args:
         embed_dims (int): C, the size of each token.
         hidden_dims (int): Width of the MLP.
-        dynamic (bool): Whether the block predicts weights.
-        reduction (int): Reduction of :class:`DynamicLinear`.
-        kernel_size (int): Kernel size of the depthwise convolution.
+        dynamic (bool): Whether the block is a dynamic one.
+        dynamic_linear (str | dict): How it predicts the MLP's first layer.
+        dynamic_conv (str | dict): How it predicts depthwise kernels.
+        reduction (int): Reduction of what predicts the MLP's first layer.
+        kernel_size (int | tuple[int, int]): Kernel size of the depthwise
+            convolution; (1, K) for sequences, grids of height 1.
         drop_rate (float): Dropout behind both layers of the MLP.
         drop_path_rate (float): Stochastic depth of the MLP's branch.
         norm_cfg (dict): Config of the norms.
@@ -42,8 +46,10 @@ class WeightFormerBlock(BaseModule):
                  embed_dims: int,
                  hidden_dims: int,
                  dynamic: bool,
+                 dynamic_linear: Strategy,
+                 dynamic_conv: Strategy,
                  reduction: int,
-                 kernel_size: int,
+                 kernel_size: Union[int, Tuple[int, int]],
                  drop_rate: float,
                  drop_path_rate: float,
                  norm_cfg: dict,
@@ -52,17 +58,13 @@ class WeightFormerBlock(BaseModule):
         super().__init__(init_cfg=init_cfg)
         if dynamic:
             self.norm1 = build_norm_layer(norm_cfg, embed_dims)[1]
-            self.dwconv = DynamicDepthwiseConv2d(embed_dims, kernel_size)
-            self.fc1 = DynamicLinear(embed_dims, hidden_dims, reduction)
         else:
             self.norm1 = nn.Identity()
-            self.dwconv = nn.Conv2d(
-                embed_dims,
-                embed_dims,
-                kernel_size,
-                padding=kernel_size // 2,
-                groups=embed_dims)
-            self.fc1 = nn.Linear(embed_dims, hidden_dims)
+            dynamic_conv = dynamic_linear = STATIC
+        self.dwconv = build_depthwise_conv(dynamic_conv, embed_dims,
+                                           kernel_size)
+        self.fc1 = build_linear(dynamic_linear, embed_dims, hidden_dims,
+                                reduction)
         self.norm2 = build_norm_layer(norm_cfg, embed_dims)[1]
         self.act = build_activation_layer(act_cfg)
         self.fc2 = nn.Linear(hidden_dims, embed_dims)
@@ -80,7 +82,7 @@ class WeightFormerBlock(BaseModule):
         if not self._runs_in_parts(x):
             hidden = self.drop(self.act(self.fc1(x)))
             return self.drop(self.fc2(hidden))
-        if isinstance(self.fc1, DynamicLinear):
+        if isinstance(self.fc1, PredictedLinear):
             tokens, weight = x.flatten(1, 2), self.fc1.predict(x)
         else:
             tokens, weight = x.flatten(0, 2), self.fc1.weight.mT
@@ -93,7 +95,8 @@ class WeightFormerBlock(BaseModule):
         return (x.device.type == 'cpu' and not is_traced()
                 and not torch.is_autocast_enabled('cpu')
                 and not (self.drop.training and self.drop.p)
-                and type(self.fc1) in (nn.Linear, DynamicLinear)
+                and type(self.fc1).forward in (nn.Linear.forward,
+                                               PredictedLinear.forward)
                 and type(self.act) is nn.GELU and type(self.fc2) is nn.Linear
                 and self.act.approximate == 'none'
                 and self.fc1.bias is not None and self.fc2.bias is not None
@@ -127,6 +130,8 @@ class WeightFormer(BaseModule):
               below ``dynamic_every``. Defaults to the published placement,
               in which block i is dynamic where ``(i + 2) % dynamic_every``
               is 0.
+            - **dynamic_indices** (Sequence[int]): Indices of the dynamic
+              blocks, in place of the two above; ``[]`` for none.
             - **mlp_ratio** (float): Width of the MLP over C. Defaults to 4.
             - **reduction** (int): Reduction of the predicted factors of the
               dynamic linear layers. Defaults to 4.
@@ -134,6 +139,14 @@ class WeightFormer(BaseModule):
               convolutions, odd. Defaults to 3.
 
             Defaults to 't'.
+        dynamic_linear (str | dict): How dynamic blocks predict the weight of
+            their MLP's first layer: 'bilateral', 'gap', 'linear',
+            'nonlinear' or 'deep', not at all, 'static', or the config of a
+            registered :class:`PredictedLinear`. Defaults to 'bilateral'.
+        dynamic_conv (str | dict): How dynamic blocks predict their depthwise
+            kernels: 'adaptive', 'gap', 'amp_dir' or 'conv', not at all,
+            'static', or the config of a registered
+            :class:`PredictedDepthwiseConv2d`. Defaults to 'adaptive'.
         patch_size (int): Size and stride of the patches. Defaults to 16.
         in_channels (int): Number of image channels. Defaults to 3.
         out_indices (Sequence[int] | int): Indices of the blocks whose output
@@ -207,6 +220,8 @@ class WeightFormer(BaseModule):
                  pad: Optional[str] = 'corner',
                  frozen_stages: int = -1,
                  with_cp: bool = False,
+                 dynamic_linear: Strategy = 'bilateral',
+                 dynamic_conv: Strategy = 'adaptive',
                  init_cfg: Union[dict, Sequence[dict], None] = None) -> None:
         super().__init__(init_cfg=init_cfg or self.published_init)
         arch = self._parse_arch(arch)
@@ -247,7 +262,9 @@ class WeightFormer(BaseModule):
             WeightFormerBlock(
                 self.embed_dims,
                 round(self.embed_dims * arch['mlp_ratio']),
-                dynamic=i % arch['dynamic_every'] == arch['dynamic_offset'],
+                dynamic=i in arch['dynamic_indices'],
+                dynamic_linear=dynamic_linear,
+                dynamic_conv=dynamic_conv,
                 reduction=arch['reduction'],
                 kernel_size=arch['kernel_size'],
                 drop_rate=drop_rate,
@@ -260,29 +277,27 @@ class WeightFormer(BaseModule):
         self._freeze_stages()
 
     @classmethod
-    def _parse_arch(cls, arch: Union[str, dict]) -> Dict[str, float]:
+    def _parse_arch(cls, arch: Union[str, dict]) -> Dict[str, Any]:
+        """All keys, with ``dynamic_indices`` in place of the placement's."""
         if isinstance(arch, str):
             check_choice('arch', arch.lower(), cls.arch_zoo)
             arch = cls.arch_zoo[arch.lower()]
         elif not isinstance(arch, dict):
             raise TypeError(f'arch must be a str or a dict, got {arch!r}')
-        every = arch.get('dynamic_every', 3)
-        check_int("arch['dynamic_every']", every, 1)
         defaults = dict(
             embed_dims=None,
             depth=None,
-            dynamic_every=every,
-            dynamic_offset=-2 % every,
+            dynamic_every=3,
+            dynamic_offset=None,
+            dynamic_indices=None,
             mlp_ratio=4,
             reduction=4,
             kernel_size=3)
         for name in arch:
             check_choice('a key of arch', name, defaults)
-        arch = {**defaults, **arch}
+        given, arch = arch, {**defaults, **arch}
         for name in 'embed_dims', 'depth', 'reduction', 'kernel_size':
             check_int(f'arch[{name!r}]', arch[name], 1)
-        check_int("arch['dynamic_offset']", arch['dynamic_offset'], 0,
-                  every - 1)
         ratio = arch['mlp_ratio']
         if not isinstance(ratio, (int, float)) or not 0 < ratio < float('inf'):
             raise ValueError("arch['mlp_ratio'] must be a positive number, "
@@ -290,7 +305,25 @@ class WeightFormer(BaseModule):
         if arch['kernel_size'] % 2 == 0:
             raise ValueError("arch['kernel_size'] must be odd, got "
                              f"{arch['kernel_size']}")
-        return arch
+        every, offset, indices = (
+            arch.pop(f'dynamic_{key}')
+            for key in ('every', 'offset', 'indices'))
+        if indices is None:
+            check_int("arch['dynamic_every']", every, 1)
+            if offset is None:
+                offset = -2 % every
+            check_int("arch['dynamic_offset']", offset, 0, every - 1)
+            indices = range(offset, arch['depth'], every)
+        elif {'dynamic_every', 'dynamic_offset'} & given.keys():
+            raise ValueError("arch['dynamic_indices'] takes the place of "
+                             "'dynamic_every' and 'dynamic_offset', got "
+                             f'{given}')
+        elif not isinstance(indices, Sequence) or isinstance(indices, str):
+            raise TypeError("arch['dynamic_indices'] must be a sequence of "
+                            f'ints, got {indices!r}')
+        for index in indices:
+            check_int("arch['dynamic_indices']", index, 0, arch['depth'] - 1)
+        return dict(arch, dynamic_indices=tuple(indices))
 
     def _parse_out_indices(
             self, out_indices: Union[int, Sequence[int]]) -> Tuple[int, ...]:

@@ -1,4 +1,6 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
+from typing import Tuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -6,7 +8,7 @@ from torch import Tensor
 from .tracing import is_traced
 
 
-def adaptive_avg_pool2d(x: Tensor, output_size: int) -> Tensor:
+def adaptive_avg_pool2d(x: Tensor, output_size: Tuple[int, int]) -> Tensor:
     """Adaptive average pooling that can be exported for images of any size.
 
     PyTorch's own where it runs at once. Where the code is traced, its bins,
@@ -16,15 +18,16 @@ def adaptive_avg_pool2d(x: Tensor, output_size: int) -> Tensor:
 
     Args:
         x (Tensor): Features, (B, C, h, w).
-        output_size (int): K.
+        output_size (tuple[int, int]): Height and width.
 
     Returns:
-        Tensor: (B, C, K, K).
+        Tensor: (B, C, *output_size).
     """
     if not is_traced():
         return F.adaptive_avg_pool2d(x, output_size)
     h, w = x.shape[-2:]
-    return _bins(h, output_size, x) @ (x @ _bins(w, output_size, x).mT)
+    rows, columns = output_size
+    return _bins(h, rows, x) @ (x @ _bins(w, columns, x).mT)
 
 
 def _bins(size: int, count: int, like: Tensor) -> Tensor:
