@@ -1,0 +1,4 @@
+# Ablation, dynamic linear: predictors of more layers.
+_base_ = '../wf_t_in1k.py'
+
+model = dict(backbone=dict(dynamic_linear='deep'))

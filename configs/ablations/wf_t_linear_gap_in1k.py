@@ -1,0 +1,4 @@
+# Ablation, dynamic linear: weights from a globally pooled vector.
+_base_ = '../wf_t_in1k.py'
+
+model = dict(backbone=dict(dynamic_linear='gap'))
