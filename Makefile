@@ -14,13 +14,20 @@ BESIDE_LITERAL = $(BENCHMARK) --sizes 224 512 1024 --batch 1 8 --budget 3 \
 TEST_LOOP = $(VENV_PY) tools/analysis_tools/benchmark_test_loop.py --size 512 \
     --num-images 4 --rounds 3
 TASKS = configs/digits
+ABLATE = work_dirs/ablate
+ERF = $(VENV_PY) tools/visualization/vis_erf.py --size 256 --num-images 50
+PUBLISHED = $(ABLATE)/published_0/wf_ablation_digits.py
+PREDICTED = $(VENV_PY) tools/visualization/vis_dynamic_weights.py --num-images 100
 
-.PHONY: help install demo compare benchmark test lint clean
+.PHONY: help install demo compare ablate benchmark test lint clean
 
 help:
 	@echo 'make install  the environment, about 15 minutes the first time'
 	@echo 'make demo     train, test and draw Mask R-CNN on generated images'
 	@echo 'make compare  WeightFormer-T beside DeiT-T on them, an hour'
+	@echo 'make ablate   placements and strategies of prediction on them, with'
+	@echo '              receptive fields and predicted weights, into'
+	@echo '              docs/ablation, 80 minutes'
 	@echo 'make benchmark  speed and memory beside DeiT-T, into docs/benchmark,'
 	@echo '              20 minutes'
 	@echo 'make test     the tests; ARGS="-k name" goes to pytest'
@@ -52,6 +59,23 @@ demo: install
 compare: install
 	$(VENV_PY) tools/dataset_converters/digits.py data/digits
 	$(VENV_PY) tools/analysis_tools/compare.py $(ARGS)
+
+ablate: install
+	$(VENV_PY) tools/dataset_converters/digits.py data/digits
+	$(VENV_PY) tools/analysis_tools/ablate.py --out docs/ablation $(ARGS)
+	$(ERF) $(ABLATE)/none_0 $(ABLATE)/deit_0 $(ABLATE)/linear_static_0 \
+	    $(ABLATE)/linear_gap_0 $(ABLATE)/linear_linear_0 \
+	    $(ABLATE)/linear_nonlinear_0 $(ABLATE)/linear_deep_0 \
+	    $(ABLATE)/published_0 --out docs/ablation/erf_linear.png \
+	    --labels 'no dynamic block' DeiT static gap linear nonlinear deep \
+	    bilateral
+	$(ERF) $(ABLATE)/static_0 $(ABLATE)/conv_static_0 $(ABLATE)/conv_gap_0 \
+	    $(ABLATE)/conv_amp_dir_0 $(ABLATE)/conv_conv_0 \
+	    $(ABLATE)/published_0 --out docs/ablation/erf_conv.png \
+	    --labels 'both static' static gap amp_dir conv adaptive
+	$(PREDICTED) $(PUBLISHED) --out-dir docs/ablation/random
+	$(PREDICTED) $(PUBLISHED) "$$(cat $(ABLATE)/published_0/last_checkpoint)" \
+	    --out-dir docs/ablation/trained
 
 benchmark: install
 	$(BENCHMARK) wf_t deit_t deit_t_naive deit_t_windowed --profile 1024 \

@@ -7,13 +7,12 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 import torch
 import torch.nn.functional as F
 from mmengine.config import Config
-from mmengine.registry import DATASETS, MODELS, DefaultScope
 from torch import Tensor, nn
 
 from ..models import WeightFormer
 from ..models.checks import check_int
-from ..utils import find_missing_files, load_state_dict
-from ..utils.preflight import walk_config
+from .config_model import build_model
+from .images import dataset_images
 
 # What makes a data preprocessor of any package pad.
 PADDING = ('pad_size_divisor', 'size', 'size_divisor', 'test_cfg')
@@ -184,13 +183,12 @@ def local_reach(backbone: nn.Module) -> Optional[int]:
     return tokens * backbone.patch_size
 
 
-def build_model(cfg: Config, seed: int = 0) -> nn.Module:
+def build_for_field(cfg: Config, seed: int = 0) -> nn.Module:
     """Build a config's model for :func:`receptive_field`.
 
-    Its weights are what training from scratch starts from; pre-trained ones
-    that the config names are left out. The backbone returns feature maps,
-    also where a classifier would get another output. The data preprocessor
-    does not pad.
+    As :func:`build_model`, but the backbone returns feature maps, also where
+    a classifier would get another output, and the data preprocessor does not
+    pad.
 
     Args:
         cfg (Config): A config of mmpretrain, mmdet or mmseg.
@@ -203,70 +201,19 @@ def build_model(cfg: Config, seed: int = 0) -> nn.Module:
         ValueError: If the config has no ``model.backbone``.
         Exception: Whatever the model raises when it is built.
     """
-    model_cfg = deepcopy(cfg.get('model') or {})
-    if not model_cfg.get('backbone'):
-        raise ValueError('the config has no model.backbone')
-    for _, node in list(walk_config(model_cfg, 'model')):
-        if 'pretrained' in node:
-            node['pretrained'] = None
-        inits = node.get('init_cfg') or []
-        for init in inits if isinstance(inits, (list, tuple)) else [inits]:
-            if init.get('type') == 'Pretrained':
-                node['init_cfg'] = None
-    # mmpretrain's configs have it beside the model.
-    preprocessor = model_cfg.get('data_preprocessor') or cfg.get(
-        'data_preprocessor')
-    if preprocessor:
-        model_cfg['data_preprocessor'] = {
-            key: value
-            for key, value in preprocessor.items() if key not in PADDING
-        }
-    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')), \
-            torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        model = MODELS.build(model_cfg)
-        model.init_weights()
+    cfg = deepcopy(cfg)
+    for owner in cfg, cfg.get('model') or {}:
+        for key in PADDING:
+            (owner.get('data_preprocessor') or {}).pop(key, None)
+    model = build_model(cfg, seed)
     for name, value in FEATURE_MAPS.items():
         if hasattr(model.backbone, name):
             setattr(model.backbone, name, value)
-    model.eval()
-    return model.requires_grad_(False)
-
-
-def load_backbone(backbone: nn.Module, path: str) -> None:
-    """Load the backbone's part of a checkpoint.
-
-    Args:
-        backbone (nn.Module): The backbone.
-        path (str): A checkpoint of mmengine, of a model whose backbone it is
-            or of the backbone alone.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is no checkpoint, or one of another backbone.
-    """
-    state, prefix = load_state_dict(path), 'backbone.'
-    state = {
-        name[len(prefix):]: value
-        for name, value in state.items() if name.startswith(prefix)
-    } or state
-    try:
-        keys = backbone.load_state_dict(state, strict=False)
-    except RuntimeError as error:
-        # The first line is a heading.
-        raise ValueError(f'{path} does not fit the backbone: '
-                         f'{str(error).splitlines()[-1].strip()}') from error
-    for what, names in [('lacks', keys.missing_keys),
-                        ('has, as the backbone has not,', keys.unexpected_keys)
-                        ]:
-        if names:
-            raise ValueError(
-                f'{path} does not fit the backbone: it {what} {len(names)} '
-                f'parameters, such as {prefix}{names[0]}')
+    return model
 
 
 def load_images(cfg: Config, number: int, size: int) -> List[Tensor]:
-    """Load test images of a config, evenly spread over its test data.
+    """Load test images of a config, see :func:`dataset_images`.
 
     They go through the config's test pipeline. Then the shorter side is
     resized to ``size``, bilinearly, and the middle is cut out.
@@ -287,25 +234,9 @@ def load_images(cfg: Config, number: int, size: int) -> List[Tensor]:
         FileNotFoundError: If the data are missing.
         Exception: Whatever the dataset raises.
     """
-    check_int('number', number, 1)
     check_int('size', size, 1)
-    loader = cfg.get('test_dataloader')
-    if not loader:
-        raise ValueError('the config has no test_dataloader')
-    missing = find_missing_files(
-        Config(dict(test_dataloader=loader)), ['test'])
-    if missing:
-        raise FileNotFoundError('the test data are missing: ' +
-                                ', '.join(missing))
-    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
-        dataset = DATASETS.build(deepcopy(loader['dataset']))
-        if not len(dataset):
-            raise ValueError('the test data hold no images')
-        number = min(number, len(dataset))
-        return [
-            _middle(dataset[i * len(dataset) // number]['inputs'], size)
-            for i in range(number)
-        ]
+    samples = dataset_images(cfg, number, num_classes=number).samples
+    return [_middle(sample['inputs'], size) for sample in samples]
 
 
 def _middle(image: Tensor, size: int) -> Tensor:
@@ -321,7 +252,7 @@ def normalize(model: nn.Module, image: Tensor) -> Tensor:
     """What the backbone of a model gets of an image.
 
     Args:
-        model (nn.Module): A model of :func:`build_model`.
+        model (nn.Module): A model of :func:`build_for_field`.
         image (Tensor): An image :math:`(3, H, W)` from 0 to 255.
 
     Returns:

@@ -358,6 +358,8 @@ def drop_pretrained(cfg: Config) -> None:
         cfg (Config): A config with ``model``, changed in place.
     """
     for _, node in walk_config(cfg.model, 'model'):
+        if node.get('pretrained') is not None:
+            node.pretrained = None
         init_cfg = node.get('init_cfg') or []
         init_cfgs = init_cfg if isinstance(init_cfg, list) else [init_cfg]
         kept = [c for c in init_cfgs if _type_name(c) != 'Pretrained']

@@ -1,4 +1,5 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
+from .hooks import DynamicWeightsHook
 from .optimizers import LayerDecayOptimWrapperConstructor
 
-__all__ = ['LayerDecayOptimWrapperConstructor']
+__all__ = ['DynamicWeightsHook', 'LayerDecayOptimWrapperConstructor']

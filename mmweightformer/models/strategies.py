@@ -107,8 +107,8 @@ def _parse(name: str, strategy: Strategy, known: Dict[str, Type[nn.Module]],
         layer = known.get(layer) or MODELS.get(layer)
     if not isinstance(layer, type) or not issubclass(layer, base):
         raise ValueError(
-            f'{name} must be one of {[*known, STATIC]}, or a config whose type '
-            f'is one of {[*known]} or a registered {base.__name__}, got '
+            f'{name} must be one of {[*known, STATIC]}, or a config whose '
+            f'type is one of {[*known]} or a registered {base.__name__}, got '
             f'{strategy!r}')
     return layer, kwargs
 

@@ -8,10 +8,10 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from torch import nn
 
+from mmweightformer.analysis.config_model import load_backbone
 from mmweightformer.analysis.receptive_field import (Panel, ReceptiveField,
-                                                     build_model,
+                                                     build_for_field,
                                                      draw_receptive_fields,
-                                                     load_backbone,
                                                      load_images, local_reach,
                                                      normalize,
                                                      receptive_field)
@@ -261,7 +261,7 @@ CONVNEXT['model']['backbone'] = dict(
 def test_models_of_all_packages(cfg, grid):
     """Without what is pre-trained, padding, or a mean over the image."""
     before = Config(cfg).to_dict()
-    model = build_model(Config(cfg))
+    model = build_for_field(Config(cfg))
     assert Config(cfg).to_dict() == before
     image = torch.rand(3, 64, 64) * 255
     normal = normalize(model, image)
@@ -273,11 +273,11 @@ def test_models_of_all_packages(cfg, grid):
 
 def test_same_random_weights_and_no_trace():
     torch.manual_seed(3)
-    one, two = (build_model(Config(CLASSIFIER)) for _ in range(2))
+    one, two = (build_for_field(Config(CLASSIFIER)) for _ in range(2))
     drawn = torch.rand(1)
     torch.manual_seed(3)
     assert drawn == torch.rand(1)
-    other = build_model(Config(CLASSIFIER), seed=1)
+    other = build_for_field(Config(CLASSIFIER), seed=1)
     weights = [net.backbone.layers[0].ffn.layers[1].weight
                for net in (one, two, other)]  # yapf: disable
     assert torch.equal(*weights[:2])
@@ -287,7 +287,7 @@ def test_same_random_weights_and_no_trace():
 def test_no_backbone():
     for cfg in {}, dict(model=dict(type='BaseModel')):
         with pytest.raises(ValueError, match='no model.backbone'):
-            build_model(Config(cfg))
+            build_for_field(Config(cfg))
 
 
 def test_load_backbone(tmp_path):
@@ -339,9 +339,9 @@ def data_cfg(tmp_path):
                     ]))))
 
 
-def test_images_are_spread_over_the_data(data_cfg):
-    images = load_images(data_cfg, 3, 16)
-    for image, value in zip(images, [0, 30, 60], strict=True):
+def test_images_are_spread_over_the_classes(data_cfg):
+    images = load_images(data_cfg, 4, 16)
+    for image, value in zip(images, [0, 20, 50, 70], strict=True):
         assert image.shape == (3, 16, 16)
         torch.testing.assert_close(image, torch.full_like(image, value))
     assert len(load_images(data_cfg, 11, 16)) == 10

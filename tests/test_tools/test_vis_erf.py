@@ -10,7 +10,7 @@ import torch
 from helpers import randomize, run_tool
 from mmengine.config import Config
 
-from mmweightformer.analysis.receptive_field import build_model
+from mmweightformer.analysis.receptive_field import build_for_field
 
 TOOL = 'tools/visualization/vis_erf.py'
 WEIGHTFORMER = '''
@@ -58,7 +58,7 @@ def folder(tmp_path):
     wf = tmp_path / 'wf.py'
     wf.write_text(WEIGHTFORMER.replace('DATA', str(data.parent)))
     (tmp_path / 'vit.py').write_text(VIT)
-    model = randomize(build_model(Config.fromfile(wf)))
+    model = randomize(build_for_field(Config.fromfile(wf)))
     state = dict(state_dict=model.state_dict())
     torch.save(state, tmp_path / 'wf.pth')
     work_dir = tmp_path / 'run'

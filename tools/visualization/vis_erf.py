@@ -16,9 +16,9 @@ from mmengine.runner import find_latest_checkpoint
 from mmengine.utils import track_iter_progress
 from torch import Tensor, nn
 
-from mmweightformer.analysis.receptive_field import (Panel, build_model,
+from mmweightformer.analysis.config_model import load_backbone
+from mmweightformer.analysis.receptive_field import (Panel, build_for_field,
                                                      draw_receptive_fields,
-                                                     load_backbone,
                                                      load_images, local_reach,
                                                      normalize,
                                                      receptive_field)
@@ -43,8 +43,8 @@ def parse_args() -> argparse.Namespace:
         "the centre's channels, each behind a ReLU, with respect to the "
         'normalized image, summed over the channels of the image, mean over '
         'images. A JSON file of the same name has the figures.',
-        epilog='Images are the test images of the first config, spread evenly '
-        'over its test data, behind its test pipeline; then the shorter side '
+        epilog='Images are test images of the first config, spread evenly '
+        'over its classes, or else its data, behind its test pipeline; then the shorter side '
         "is resized and the middle cut out. Each model's own data "
         'preprocessor normalizes them. Random weights are those that training '
         'from scratch starts from, with seed 0.')
@@ -137,9 +137,9 @@ def find_model(label: str, name: str) -> Model:
 
 def build(model: Model, cfg: Config, size: int) -> Dict[str, nn.Module]:
     """The model at random weights and trained, tried out on noise."""
-    nets = dict(random=build_model(cfg))
+    nets = dict(random=build_for_field(cfg))
     if model.checkpoint is not None:
-        nets['trained'] = build_model(cfg)
+        nets['trained'] = build_for_field(cfg)
         load_backbone(nets['trained'].backbone, model.checkpoint)
     for net in nets.values():
         net.to(get_device())
