@@ -44,10 +44,10 @@ def parse_args() -> argparse.Namespace:
         'normalized image, summed over the channels of the image, mean over '
         'images. A JSON file of the same name has the figures.',
         epilog='Images are test images of the first config, spread evenly '
-        'over its classes, or else its data, behind its test pipeline; then the shorter side '
-        "is resized and the middle cut out. Each model's own data "
-        'preprocessor normalizes them. Random weights are those that training '
-        'from scratch starts from, with seed 0.')
+        'over its classes, or else its data, behind its test pipeline; then '
+        "the shorter side is resized and the middle cut out. Each model's own "
+        'data preprocessor normalizes them. Random weights are those that '
+        'training from scratch starts from, with seed 0.')
     parser.add_argument(
         'models',
         nargs='+',
