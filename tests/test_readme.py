@@ -10,6 +10,8 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 
+from mmweightformer.models.layers import NonlinearDynamicLinear
+
 README = Path('README.md').read_text()
 SNIPPETS = re.findall(r'```python\n(.*?)```', README, re.DOTALL)
 
@@ -54,6 +56,31 @@ def test_layers(capsys):
     exec('\n'.join(lines[:3]), scope)
     for line, shape in zip(lines[3:], shapes, strict=True):
         assert str(tuple(eval(line, scope).shape)) == f'({shape})'
+
+
+def test_strategies():
+    scope = {}
+    exec(snippet("dynamic_linear='nonlinear'"), scope)
+    model = MODELS.build(scope['backbone'])
+    dynamic = [
+        i for i, layer in enumerate(model.layers)
+        if isinstance(layer.fc1, NonlinearDynamicLinear)
+    ]
+    assert dynamic == [2, 6, 10, 14]
+    assert model.layers[2].dwconv.kernel_size == (5, 5)
+
+
+def test_own_strategy():
+    scope = {}
+    exec(snippet('OuterProductLinear'), scope)
+    try:
+        fc1 = MODELS.build(scope['backbone']).layers[1].fc1
+        assert type(fc1) is scope['OuterProductLinear']
+        x = torch.randn(2, 3, 4, 192)
+        assert fc1.predict_delta(x).shape == (2, 192, 768)
+        assert fc1(x).shape == (2, 3, 4, 768)
+    finally:
+        MODELS.module_dict.pop('OuterProductLinear')
 
 
 def test_named_files_exist():

@@ -32,7 +32,7 @@ class PredictedDepthwiseConv2d(nn.Module):
             of which (1, K) is the one for a sequence, a grid of height 1.
             Defaults to 3.
         normalize (bool): Whether :math:`\Delta w` is divided by its norm plus
-            one, without which training may diverge. Defaults to True.
+            one, as published. Defaults to True.
 
     Raises:
         TypeError: If a size is not an int or ``normalize`` not a bool.

@@ -26,7 +26,7 @@ class PredictedLinear(nn.Module):
         reduction (int): r, by how much what a subclass predicts is narrower
             than the weight. Defaults to 4.
         normalize (bool): Whether :math:`\Delta W` is divided by its norm plus
-            one, without which training may diverge. Defaults to True.
+            one, as published. Defaults to True.
 
     Raises:
         TypeError: If a size is not an int or ``normalize`` not a bool.
