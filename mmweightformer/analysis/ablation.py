@@ -173,8 +173,9 @@ def draw_scores(scores: Scores, title: str, path: Path) -> None:
                     label=variant.label)
         axes.set(title=group)
         axes.grid(axis='y', alpha=0.3)
-    subplots[0].set_ylabel('validation accuracy')
-    lowest = min(min(values) for values in scores.values())
-    subplots[0].set_ylim(max(0., lowest - 0.05), 1.)
-    subplots[0].legend(fontsize=8, loc='lower left')
+    subplots[0].set(ylabel='validation accuracy', ylim=(0, 1))
+    figure.legend(
+        *subplots[0].get_legend_handles_labels(),
+        loc='outside lower center',
+        ncols=len(others))
     figure.savefig(path, dpi=120)

@@ -323,7 +323,7 @@ def draw_receptive_fields(panels: Sequence[Panel], title: str,
     from matplotlib.figure import Figure
     labels = list(dict.fromkeys(panel.label for panel in panels))
     rows = list(dict.fromkeys(panel.weights for panel in panels))
-    figure = Figure((max(3 * len(labels), 5) + 1, 3.2 * len(rows) + 3.2),
+    figure = Figure((max(2.2 * len(labels), 5) + 1.5, 2.9 * len(rows) + 2.8),
                     layout='constrained')
     figure.suptitle(title)
     grid = figure.add_gridspec(len(rows) + 1, len(labels))
@@ -345,7 +345,7 @@ def draw_receptive_fields(panels: Sequence[Panel], title: str,
         image, ax=maps, extend='min', label='gradient / its maximum')
     axes = figure.add_subplot(grid[-1, :])
     _draw_curves(axes, panels, labels, rows)
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=90)
 
 
 def _floor(panels: Sequence[Panel]) -> float:
@@ -368,7 +368,7 @@ def _draw_map(axes, panel: Panel, norm):
         interpolation='nearest')
     axes.set_axis_on()
     axes.set(xticks=[], yticks=[])
-    text = f'50 % in {field.side(0.5)}², 90 % in {field.side(0.9)}² px'
+    text = f'50 % in {field.side(0.5)}² px\n90 % in {field.side(0.9)}² px'
     outside = None
     if panel.reach is not None:
         outside = field.share_outside(panel.reach)
@@ -395,8 +395,11 @@ def _draw_curves(axes, panels: Sequence[Panel], labels: Sequence[str],
         axes.plot(
             100 * panel.field.shares_within().numpy(),
             color=f'C{labels.index(panel.label)}',
-            linestyle=styles[panel.weights],
-            label=f'{panel.label}, {panel.weights}')
+            linestyle=styles[panel.weights])
+    for i, label in enumerate(labels):
+        axes.plot([], color=f'C{i}', label=label)
+    for weights, style in styles.items():
+        axes.plot([], color='k', linestyle=style, label=f'{weights} weights')
     even = panels[0].field
     even = even._replace(map=torch.ones_like(even.map))
     axes.plot(
@@ -416,4 +419,4 @@ def _draw_curves(axes, panels: Sequence[Panel], labels: Sequence[str],
             'top', functions=(lambda d: d / stride,
                               lambda n: n * stride)).set_xlabel('in tokens')
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc='center left', bbox_to_anchor=(1, 0.5))
