@@ -11,8 +11,11 @@ from helpers import (SMALL, build_backbone, count_macs, randomize,
 from hypothesis import given
 from hypothesis import strategies as st
 from mmengine.registry import MODELS
+from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from mmweightformer.analysis.transcription import LiteralWeightFormer
+from mmweightformer.deployment import Exportable, export
 from mmweightformer.models import (DynamicDepthwiseConv2d, DynamicLinear,
                                    PredictedDepthwiseConv2d, PredictedLinear)
 from mmweightformer.models.strategies import DYNAMIC_CONV, DYNAMIC_LINEAR
@@ -252,11 +255,39 @@ class TestBackbone:
             assert not layer._runs_in_parts(image)
         torch.testing.assert_close(model(image)[0], expected)
 
+    def test_compiles_once_more_for_all_sizes(self, kwargs):
+        model = randomize(build_backbone(**kwargs)).double().eval()
+        model.requires_grad_(False)
+        counter = CompileCounterWithBackend('aot_eager')
+        torch.compiler.reset()
+        compiled = torch.compile(model, fullgraph=True, backend=counter)
+        for batch, *size in (2, 64, 96), (3, 80, 130), (4, 113, 65):
+            image = torch.randn(batch, 3, *size, dtype=torch.float64)
+            torch.testing.assert_close(compiled(image), model(image))
+        assert counter.frame_count == 2
+
     def test_copies(self, kwargs):
         model = build_backbone(**kwargs).eval()
         image = torch.randn(1, 3, 32, 32)
         for other in copy.deepcopy(model), pickle.loads(pickle.dumps(model)):
             torch.testing.assert_close(other(image), model(image))
+
+
+@pytest.mark.skipif(
+    torch.__version__ < (2, 9), reason='needs torch.export of PyTorch 2.9')
+@pytest.mark.parametrize('linear, conv', [('deep', 'conv'), ('gap', 'gap'),
+                                          ('nonlinear', 'amp_dir'),
+                                          ('linear', 'static')])
+def test_exported_for_all_sizes(linear, conv, tmp_path):
+    """export() compares the file with the model at five shapes."""
+    model = randomize(
+        build_backbone(
+            dict(SMALL, depth=2), dynamic_linear=linear, dynamic_conv=conv))
+    wrapped = nn.Module()
+    wrapped.backbone = model
+    path = tmp_path / 'model.pt2'
+    checks = export(Exportable(wrapped, 'backbone'), path, {})
+    assert len({check.shape for check in checks}) > 2
 
 
 def test_names_choose_the_layers():

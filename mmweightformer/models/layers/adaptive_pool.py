@@ -1,5 +1,5 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
-from typing import Tuple
+from typing import Tuple, Union
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +8,8 @@ from torch import Tensor
 from .tracing import is_traced
 
 
-def adaptive_avg_pool2d(x: Tensor, output_size: Tuple[int, int]) -> Tensor:
+def adaptive_avg_pool2d(x: Tensor,
+                        output_size: Union[int, Tuple[int, int]]) -> Tensor:
     """Adaptive average pooling that can be exported for images of any size.
 
     PyTorch's own where it runs at once. Where the code is traced, its bins,
@@ -18,15 +19,17 @@ def adaptive_avg_pool2d(x: Tensor, output_size: Tuple[int, int]) -> Tensor:
 
     Args:
         x (Tensor): Features, (B, C, h, w).
-        output_size (tuple[int, int]): Height and width.
+        output_size (int | tuple[int, int]): Height and width, or one number
+            for both.
 
     Returns:
-        Tensor: (B, C, *output_size).
+        Tensor: (B, C, H, W) of ``output_size``.
     """
     if not is_traced():
         return F.adaptive_avg_pool2d(x, output_size)
     h, w = x.shape[-2:]
-    rows, columns = output_size
+    rows, columns = (output_size, ) * 2 if isinstance(output_size,
+                                                      int) else output_size
     return _bins(h, rows, x) @ (x @ _bins(w, columns, x).mT)
 
 

@@ -63,7 +63,7 @@ class GAPDynamicDepthwiseConv2d(PredictedDepthwiseConv2d):
     def predict_delta(self, x: Tensor) -> Tensor:
         mean = x.mean(dim=(2, 3), keepdim=True)
         delta = self.conv2(F.gelu(self.conv1(mean)))
-        return delta.view(len(x), self.channels, *self.kernel_size)
+        return delta.view(-1, self.channels, *self.kernel_size)
 
 
 class AmpDirDynamicDepthwiseConv2d(DynamicDepthwiseConv2d):

@@ -80,7 +80,7 @@ class FactoredLinear(PredictedLinear):
                   scale: float) -> Tuple[Tensor, Tensor]:
         r"""Matrices L and R of which :math:`\Delta W` is :math:`L^T R`."""
         core = self.predict_core(a, b, scale)
-        left = self.w1.to(core.dtype).expand(len(core), -1, -1)
+        left = self.w1.to(core.dtype).expand(core.shape[0], -1, -1)
         return left, core @ self.w2.to(core.dtype)
 
     def predict_factors(self, x: Tensor) -> Tuple[Tensor, Tensor]:
