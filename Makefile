@@ -27,7 +27,7 @@ help:
 	@echo 'make compare  WeightFormer-T beside DeiT-T on them, an hour'
 	@echo 'make ablate   placements and strategies of prediction on them, with'
 	@echo '              receptive fields and predicted weights, into'
-	@echo '              docs/ablation, 80 minutes'
+	@echo '              docs/ablation, an hour'
 	@echo 'make benchmark  speed and memory beside DeiT-T, into docs/benchmark,'
 	@echo '              20 minutes'
 	@echo 'make test     the tests; ARGS="-k name" goes to pytest'
