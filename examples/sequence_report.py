@@ -120,7 +120,12 @@ def draw(curves: Curves, costs: Sequence[Cost], path: Path) -> None:
     for name, runs in curves.items():
         values = np.array(runs)
         epochs = np.arange(1, values.shape[1] + 1)
-        left.plot(epochs, values.mean(axis=0), color=COLOURS[name], label=name)
+        left.plot(
+            epochs,
+            values.mean(axis=0),
+            color=COLOURS[name],
+            marker='.',
+            label=name)
         left.fill_between(
             epochs,
             values.min(axis=0),

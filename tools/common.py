@@ -1,12 +1,14 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 """What the tools that run a config have in common."""
 import argparse
+import fcntl
 import os
 import os.path as osp
 import sys
 import zipfile
 from contextlib import contextmanager
-from typing import Sequence
+from pathlib import Path
+from typing import Sequence, TextIO
 
 from mmengine.config import Config, DictAction
 from mmengine.registry import RUNNERS
@@ -128,6 +130,16 @@ def build_runner(cfg: Config, stages: Sequence[str]) -> Runner:
             ('\nOther pre-trained weights: --cfg-options pretrained=FILE. '
              'From scratch: pretrained=None.' if pretrained else ''))
     return runner
+
+
+def lock_folder(folder: Path) -> TextIO:
+    """Hold a folder until the returned file and its copies are closed."""
+    file = open(folder / 'lock', 'w')
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit(f'Another run of this tool is at work in {folder}')
+    return file
 
 
 @contextmanager

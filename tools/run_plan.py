@@ -1,7 +1,6 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 """Many training runs, of which some start from others, one after another."""
 import argparse
-import fcntl
 import hashlib
 import json
 import os
@@ -14,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
+from common import lock_folder
 from mmengine.config import Config
 
 from mmweightformer.analysis import read_training_log
@@ -56,11 +56,7 @@ class RunPlan:
         self.jobs = jobs
         work_dir.mkdir(parents=True, exist_ok=True)
         # The runs inherit it, so that it is held while any of them lives.
-        self.guard = open(work_dir / 'lock', 'w')
-        try:
-            fcntl.flock(self.guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            sys.exit(f'Another plan is at work in {work_dir}')
+        self.guard = lock_folder(work_dir)
         self.runs = list(runs)
         self.lock = threading.Condition()
         self.waiting = list(self.runs)
@@ -223,9 +219,12 @@ def _interrupt(*_) -> None:
     raise KeyboardInterrupt
 
 
-def add_plan_arguments(parser: argparse.ArgumentParser, work_dir: str,
-                       out: str, seeds: int) -> None:
+def parse_plan_args(description: str, work_dir: str,
+                    seeds: int) -> argparse.Namespace:
     """Arguments of the tools that train a plan, with their defaults."""
+    parser = argparse.ArgumentParser(
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         '--work-dir',
         type=_absolute,
@@ -234,8 +233,7 @@ def add_plan_arguments(parser: argparse.ArgumentParser, work_dir: str,
     parser.add_argument(
         '--out',
         type=Path,
-        default=Path(out),
-        help='where tables and plots go (default: %(default)s)')
+        help='where tables and plots go (default: report in --work-dir)')
     parser.add_argument(
         '--seeds',
         type=_positive,
@@ -251,6 +249,9 @@ def add_plan_arguments(parser: argparse.ArgumentParser, work_dir: str,
         nargs='+',
         default=[],
         help='further settings of all runs, as of tools/train.py')
+    args = parser.parse_args()
+    args.out = args.out or args.work_dir / 'report'
+    return args
 
 
 def _absolute(text: str) -> Path:

@@ -6,9 +6,7 @@ model = dict(
         _delete_=True,
         type='VisionTransformer',
         arch=dict(
-            embed_dims=64,
-            num_layers=9,
-            num_heads=2,
+            embed_dims=64, num_layers=9, num_heads=2,
             feedforward_channels=256),
         img_size=64,
         patch_size=8,

@@ -2,6 +2,7 @@
 """The effective receptive field of a backbone: measured and drawn."""
 from copy import deepcopy
 from pathlib import Path
+from textwrap import fill
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
@@ -323,7 +324,7 @@ def draw_receptive_fields(panels: Sequence[Panel], title: str,
     from matplotlib.figure import Figure
     labels = list(dict.fromkeys(panel.label for panel in panels))
     rows = list(dict.fromkeys(panel.weights for panel in panels))
-    figure = Figure((max(2.2 * len(labels), 5) + 1.5, 2.9 * len(rows) + 2.8),
+    figure = Figure((2.2 * len(labels) + 3.5, 2.9 * len(rows) + 2.8),
                     layout='constrained')
     figure.suptitle(title)
     grid = figure.add_gridspec(len(rows) + 1, len(labels))
@@ -337,7 +338,7 @@ def draw_receptive_fields(panels: Sequence[Panel], title: str,
         axes = maps[row * len(labels) + column]
         image = _draw_map(axes, panel, norm)
         if row == 0:
-            axes.set_title(panel.label)
+            axes.set_title(fill(panel.label, 20), fontsize=10)
         if row not in named:
             axes.set_ylabel(f'{panel.weights} weights')
         named.add(row)
@@ -384,7 +385,7 @@ def _draw_map(axes, panel: Panel, norm):
                       fill=False,
                       color='white',
                       linestyle='--'))
-    axes.set_xlabel(text)
+    axes.set_xlabel(text, fontsize=9)
     return image
 
 

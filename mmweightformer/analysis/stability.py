@@ -85,6 +85,8 @@ class Run:
     patch_size: int = 2
 
     def __post_init__(self) -> None:
+        check_choice('linear', self.linear, [*DYNAMIC_LINEAR, STATIC])
+        check_choice('conv', self.conv, [*DYNAMIC_CONV, STATIC])
         check_choice('normalize', self.normalize, NORMALIZE)
         check_choice('dtype', self.dtype, DTYPES)
 
@@ -278,12 +280,13 @@ class Records:
         self.all: List[Record] = []
         if not path.exists():
             return
-        *lines, rest = path.read_text().split('\n')
+        *lines, rest = path.read_text(errors='replace').split('\n')
         for number, line in enumerate(lines, 1):
             try:
                 fields = json.loads(line)
-                self.all.append(
-                    Record(**dict(fields, run=Run(**fields['run']))))
+                record = Record(**dict(fields, run=Run(**fields['run'])))
+                record.outcome()  # which reads all of it
+                self.all.append(record)
             except (ValueError, TypeError, KeyError) as error:
                 raise ValueError(f'{path}, line {number} is not a record of '
                                  f'a training: {error}') from error

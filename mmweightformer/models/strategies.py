@@ -30,6 +30,25 @@ for layer in *DYNAMIC_LINEAR.values(), *DYNAMIC_CONV.values():
     MODELS.register_module(module=layer)
 
 
+def check_strategies(dynamic_linear: Strategy, dynamic_conv: Strategy) -> None:
+    """Raise unless both name layers, whether or not these are built.
+
+    Args:
+        dynamic_linear (str | dict): As of :func:`build_linear`.
+        dynamic_conv (str | dict): As of :func:`build_depthwise_conv`.
+
+    Raises:
+        TypeError: If one is neither a str nor a dict.
+        ValueError: If a type is unknown.
+    """
+    if dynamic_linear != STATIC:
+        _parse('dynamic_linear', dynamic_linear, DYNAMIC_LINEAR,
+               PredictedLinear)
+    if dynamic_conv != STATIC:
+        _parse('dynamic_conv', dynamic_conv, DYNAMIC_CONV,
+               PredictedDepthwiseConv2d)
+
+
 def build_linear(strategy: Strategy, in_features: int, out_features: int,
                  reduction: int) -> nn.Module:
     """Build the first layer of a dynamic block's MLP.
@@ -103,7 +122,7 @@ def _parse(name: str, strategy: Strategy, known: Dict[str, Type[nn.Module]],
         raise TypeError(f'{name} must be a str or a dict, got {strategy!r}')
     kwargs = dict(kwargs)
     layer = kwargs.pop('type', None)
-    if isinstance(layer, str):
+    if isinstance(layer, str) and layer:
         layer = known.get(layer) or MODELS.get(layer)
     if not isinstance(layer, type) or not issubclass(layer, base):
         raise ValueError(

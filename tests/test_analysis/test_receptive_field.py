@@ -9,12 +9,15 @@ from mmengine.registry import MODELS
 from torch import nn
 
 from mmweightformer.analysis.config_model import load_backbone
+# yapf: disable
 from mmweightformer.analysis.receptive_field import (Panel, ReceptiveField,
                                                      build_for_field,
                                                      draw_receptive_fields,
                                                      load_images, local_reach,
                                                      normalize,
                                                      receptive_field)
+
+# yapf: enable
 
 PATCH = 4
 ARCH = dict(embed_dims=32, depth=5)

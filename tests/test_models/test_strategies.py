@@ -371,9 +371,31 @@ def test_a_users_own(own_layers):
     assert fc1.weight.grad.isfinite().all()
 
 
+def test_a_users_own_delta_of_a_factored_layer():
+
+    class TwiceLinear(DynamicLinear):
+
+        def predict_delta(self, x):
+            return 2 * super().predict_delta(x)
+
+    layer = randomize(TwiceLinear(8, 16)).double()
+    x = torch.randn(2, 3, 4, 8, dtype=torch.float64)
+    delta = 2 * linear_delta('bilateral', layer, x)
+    torch.testing.assert_close(
+        layer.predict(x),
+        layer.weight + delta / (delta.norm(dim=1, keepdim=True) + 1))
+
+
 @pytest.mark.parametrize('kwargs, error, message', [
     (dict(dynamic_linear='global'), ValueError,
      r"dynamic_linear must be one of \['bilateral', .*'static'\].*'global'"),
+    (dict(dynamic_linear=''), ValueError, "dynamic_linear .* got ''"),
+    (dict(dynamic_linear='global', arch=dict(SMALL, dynamic_indices=[])),
+     ValueError, "dynamic_linear .* got 'global'"),
+    (dict(dynamic_conv=3, arch=dict(
+        SMALL, dynamic_indices=[])), TypeError, 'dynamic_conv .* got 3'),
+    (dict(arch=dict(SMALL, mlp_ratio=0.01)), ValueError,
+     r"arch\['mlp_ratio'\] must leave .* got 0.01"),
     (dict(dynamic_linear=None), TypeError, 'dynamic_linear .* got None'),
     (dict(dynamic_linear=dict(reduction=2)), ValueError,
      r"dynamic_linear .* got \{'reduction': 2\}"),

@@ -51,12 +51,7 @@ class Ablation(run_plan.RunPlan):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
-    run_plan.add_plan_arguments(
-        parser, 'work_dirs/ablate', 'work_dirs/ablate/report', seeds=2)
-    args = parser.parse_args()
+    args = run_plan.parse_plan_args(__doc__, 'work_dirs/ablate', seeds=2)
     ablation = Ablation(args)
     ablation.run()
     write_report(args.work_dir, ablation.runs, args.out)

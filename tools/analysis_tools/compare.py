@@ -95,12 +95,7 @@ class Comparison(run_plan.RunPlan):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
-    run_plan.add_plan_arguments(
-        parser, 'work_dirs/compare', 'work_dirs/compare/report', seeds=1)
-    args = parser.parse_args()
+    args = run_plan.parse_plan_args(__doc__, 'work_dirs/compare', seeds=1)
     comparison = Comparison(args)
     comparison.run()
     write_report(args.work_dir, comparison.runs, args.out)

@@ -17,7 +17,7 @@ from mmweightformer.analysis.stability import (DTYPES, NETWORKS, NORMALIZE,
 from mmweightformer.analysis.stability_report import describe, write_report
 
 sys.path.insert(0, osp.join(osp.dirname(__file__), '..'))
-from common import plain_file_errors  # noqa: E402
+from common import lock_folder, plain_file_errors  # noqa: E402
 
 NAMES = {f'{linear}+{conv}': (linear, conv) for linear, conv in NETWORKS}
 
@@ -137,6 +137,7 @@ def main() -> None:
     args = parse_args()
     with plain_file_errors():
         args.out_dir.mkdir(parents=True, exist_ok=True)
+        guard = lock_folder(args.out_dir)  # noqa: F841
         try:
             records = Records(args.out_dir / 'records.jsonl')
         except ValueError as error:

@@ -119,6 +119,8 @@ def find_model(label: str, name: str) -> Model:
     if not osp.isdir(name):
         config, _, checkpoint = name.partition(':')
         if checkpoint:
+            if not osp.isfile(checkpoint):
+                sys.exit(f'{checkpoint}: there is no such file')
             common.check_checkpoint(checkpoint)
         return Model(label, config, checkpoint or None)
     configs = sorted(Path(name).glob('*.py'))
@@ -258,7 +260,7 @@ def main() -> None:
     print(as_table(panels))
     for note in notes(panels):
         print(f'\n{note}')
-    what = 'noise' if args.noise else 'images'
+    what = 'noise images' if args.noise else 'images'
     with common.plain_file_errors():
         write(
             panels, models, f'Effective receptive field: {len(images)} {what} '

@@ -16,7 +16,8 @@ from ..layers import PredictedLinear
 from ..layers.feed_forward import feed_forward
 from ..layers.tracing import is_traced
 from ..norm import LayerNorm2d
-from ..strategies import STATIC, Strategy, build_depthwise_conv, build_linear
+from ..strategies import (STATIC, Strategy, build_depthwise_conv, build_linear,
+                          check_strategies)
 
 
 class WeightFormerBlock(BaseModule):
@@ -236,6 +237,7 @@ class WeightFormer(BaseModule):
         check_rate('drop_path_rate', drop_path_rate)
         check_choice('out_type', out_type, self.out_types)
         check_choice('pad', pad, ('corner', 'same', None))
+        check_strategies(dynamic_linear, dynamic_conv)
         self.patch_size = patch_size
         self.in_channels = in_channels
         self.out_indices = self._parse_out_indices(out_indices)
@@ -299,9 +301,13 @@ class WeightFormer(BaseModule):
         for name in 'embed_dims', 'depth', 'reduction', 'kernel_size':
             check_int(f'arch[{name!r}]', arch[name], 1)
         ratio = arch['mlp_ratio']
-        if not isinstance(ratio, (int, float)) or not 0 < ratio < float('inf'):
+        if (not isinstance(ratio, (int, float)) or isinstance(ratio, bool)
+                or not 0 < ratio < float('inf')):
             raise ValueError("arch['mlp_ratio'] must be a positive number, "
                              f'got {ratio!r}')
+        if round(arch['embed_dims'] * ratio) < 1:
+            raise ValueError("arch['mlp_ratio'] must leave the MLP a width of "
+                             f"1 or more of {arch['embed_dims']}, got {ratio}")
         if arch['kernel_size'] % 2 == 0:
             raise ValueError("arch['kernel_size'] must be odd, got "
                              f"{arch['kernel_size']}")
@@ -318,7 +324,8 @@ class WeightFormer(BaseModule):
             raise ValueError("arch['dynamic_indices'] takes the place of "
                              "'dynamic_every' and 'dynamic_offset', got "
                              f'{given}')
-        elif not isinstance(indices, Sequence) or isinstance(indices, str):
+        elif not isinstance(indices, Sequence) or isinstance(
+                indices, (str, bytes)):
             raise TypeError("arch['dynamic_indices'] must be a sequence of "
                             f'ints, got {indices!r}')
         for index in indices:
