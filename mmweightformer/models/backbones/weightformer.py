@@ -140,14 +140,6 @@ class WeightFormer(BaseModule):
               convolutions, odd. Defaults to 3.
 
             Defaults to 't'.
-        dynamic_linear (str | dict): How dynamic blocks predict the weight of
-            their MLP's first layer: 'bilateral', 'gap', 'linear',
-            'nonlinear' or 'deep', not at all, 'static', or the config of a
-            registered :class:`PredictedLinear`. Defaults to 'bilateral'.
-        dynamic_conv (str | dict): How dynamic blocks predict their depthwise
-            kernels: 'adaptive', 'gap', 'amp_dir' or 'conv', not at all,
-            'static', or the config of a registered
-            :class:`PredictedDepthwiseConv2d`. Defaults to 'adaptive'.
         patch_size (int): Size and stride of the patches. Defaults to 16.
         in_channels (int): Number of image channels. Defaults to 3.
         out_indices (Sequence[int] | int): Indices of the blocks whose output
@@ -179,6 +171,14 @@ class WeightFormer(BaseModule):
             to -1.
         with_cp (bool): Whether to recompute each block's activations in the
             backward pass instead of keeping them. Defaults to False.
+        dynamic_linear (str | dict): How dynamic blocks predict the weight of
+            their MLP's first layer: 'bilateral', 'gap', 'linear',
+            'nonlinear' or 'deep', not at all, 'static', or the config of a
+            registered :class:`PredictedLinear`. Defaults to 'bilateral'.
+        dynamic_conv (str | dict): How dynamic blocks predict their depthwise
+            kernels: 'adaptive', 'gap', 'amp_dir' or 'conv', not at all,
+            'static', or the config of a registered
+            :class:`PredictedDepthwiseConv2d`. Defaults to 'adaptive'.
         init_cfg (dict | list[dict], optional): Initialization config.
             Defaults to the published initialization.
 
