@@ -98,13 +98,17 @@ class RunPlan:
                 shutil.rmtree(folder)
             folder.mkdir(parents=True, exist_ok=True)
             stamp.write_text(digest)
-            if (folder / DONE).exists():
-                self.done(run)
+            self.done(run)
 
-    def done(self, run) -> None:
-        result = json.loads((self.folder(run.name) / DONE).read_text())
-        self.seconds[run.name] = result['seconds']
+    def done(self, run) -> bool:
+        """Count a run as done if there is a result of it."""
+        try:
+            text = (self.folder(run.name) / DONE).read_text()
+            self.seconds[run.name] = float(json.loads(text)['seconds'])
+        except (OSError, ValueError, TypeError, KeyError):
+            return False  # none, or a damaged one
         self.waiting.remove(run)
+        return True
 
     def next_run(self):
         for run in self.waiting:
@@ -140,6 +144,7 @@ class RunPlan:
                                        stdout=file,
                                        stderr=subprocess.STDOUT,
                                        cwd=ROOT,
+                                       pass_fds=[self.guard.fileno()],
                                        env=dict(
                                            os.environ, OMP_NUM_THREADS='1'))
             self.active[run.name] = process

@@ -122,7 +122,7 @@ def dynamic_weights(module: nn.Module,
 
     Raises:
         ValueError: If the module has no predicted layer, one of them is not
-            called, or there is no image.
+            called or predicts what is not finite, or there is no image.
     """
     layers = predicted_layers(module)
     deltas: Dict[str, List[Tensor]] = {name: [] for name in layers}
@@ -149,6 +149,8 @@ def _summarize(name: str, layer: PredictedLayer,
     flat = delta.flatten(1)
     for part in flat.split(-(-flat.shape[1] // PIECES), dim=1):
         gram += part.double() @ part.double().mT
+    if not gram.isfinite().all():
+        raise ValueError(f'what {name} predicts is not finite')
     norm = layer.weight.detach().double().norm().cpu()
     ratios = gram.diagonal().sqrt() / norm
     if isinstance(layer, PredictedLinear):

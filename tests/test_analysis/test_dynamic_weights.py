@@ -229,3 +229,9 @@ def test_networks_of_static_blocks_have_none():
     backbone = build_backbone(dict(SMALL, dynamic_indices=[]))
     with pytest.raises(ValueError, match='WeightFormer must have layers'):
         dynamic_weights(backbone, [torch.zeros(1, 3, 32, 32)])
+
+
+def test_refuses_weights_that_are_not_finite(backbone):
+    backbone.layers[4].fc1.w1.data[0, 0] = float('nan')
+    with pytest.raises(ValueError, match='layers.4.fc1 .* not finite'):
+        dynamic_weights(backbone, [torch.randn(2, 3, 64, 64).double()])

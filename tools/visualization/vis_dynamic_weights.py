@@ -166,7 +166,10 @@ def run(args: argparse.Namespace, model: nn.Module,
                 pictures.append(picture / picture.max().clamp_min(1e-6))
             yield image
 
-    layers = dynamic_weights(model.backbone, load())
+    try:
+        layers = dynamic_weights(model.backbone, load())
+    except ValueError as error:
+        sys.exit(f'\n{args.checkpoint or args.config}: {error}')
     print()
     return Weights(layers, pictures, shown, names)
 

@@ -66,7 +66,13 @@ class DynamicWeightsHook(Hook):
         self.interval = interval
         self._handles: List[Any] = []
 
+    def _remove_handles(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
     def before_train(self, runner: Runner) -> None:
+        self._remove_handles()  # of an iteration that failed
         model = runner.model
         if is_model_wrapper(model):
             model = model.module
@@ -123,9 +129,7 @@ class DynamicWeightsHook(Hook):
                          outputs: Optional[dict] = None) -> None:
         if not self._handles:
             return
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._remove_handles()
         values = {RATIO: self._ratios, PREDICTOR: {}, WEIGHT: {}}
         for name, norms in self._squares.items():
             for kind, squares in norms.items():
