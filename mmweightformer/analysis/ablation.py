@@ -1,13 +1,13 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 """The variants of tools/analysis_tools/ablate.py, and its table and plot."""
-from argparse import ArgumentParser
 from pathlib import Path
 from statistics import mean
 from typing import Dict, List, NamedTuple, Sequence
 
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 
 from .complexity import model_complexity
+from .tables import Table, markdown, spread
 from .training_log import TrainingLog, read_training_log
 
 CONFIG = 'configs/digits/wf_ablation_digits.py'
@@ -29,19 +29,28 @@ class Variant(NamedTuple):
         name (str): Its name in files.
         group (str): What is varied.
         label (str): Its name in the report.
-        settings (dict[str, str]): What differs in the config's backbone.
+        settings (dict): What differs in the config's backbone.
         config (str): The config.
     """
     name: str
     group: str
     label: str
-    settings: Dict[str, str] = {}
+    settings: Dict[str, object] = {}
     config: str = CONFIG
 
     @property
     def options(self) -> List[str]:
         """The settings, as ``--cfg-options``."""
         return [f'model.backbone.{k}={v}' for k, v in self.settings.items()]
+
+    def load_config(self) -> Config:
+        """The config with the settings."""
+        cfg = Config.fromfile(self.config)
+        cfg.merge_from_dict({
+            f'model.backbone.{k}': v
+            for k, v in self.settings.items()
+        })
+        return cfg
 
 
 def _strategies(option: str, names: Sequence[str]) -> List[Variant]:
@@ -57,9 +66,9 @@ VARIANTS = [
     Variant('published', 'published', 'every 3, bilateral, adaptive'),
     *[
         Variant(f'every_{n}', 'placement', f'every {n}',
-                {'arch.dynamic_every': str(n)}) for n in (1, 2, 4, 6)
+                {'arch.dynamic_every': n}) for n in (1, 2, 4, 6)
     ],
-    Variant('none', 'placement', 'none', {'arch.dynamic_indices': '[]'}),
+    Variant('none', 'placement', 'none', {'arch.dynamic_indices': []}),
     *_strategies('dynamic_linear',
                  ['static', 'gap', 'linear', 'nonlinear', 'deep']),
     *_strategies('dynamic_conv', ['static', 'gap', 'amp_dir', 'conv']),
@@ -69,7 +78,6 @@ VARIANTS = [
 ]
 
 Scores = Dict[str, List[float]]
-Table = List[List[str]]
 
 
 def write_report(work_dir: Path, runs: Sequence, out: Path) -> None:
@@ -95,9 +103,7 @@ def write_report(work_dir: Path, runs: Sequence, out: Path) -> None:
     }
     title = (f'Digits at {SIZE}×{SIZE}, mean and range over '
              f'{len({run.seed for run in runs})} seeds')
-    header, *rows = result_table(scores, losses)
-    lines = ['| ' + ' | '.join(row) + ' |' for row in [header, *rows]]
-    lines.insert(1, '| --- | --- |' + ' ---: |' * 4)
+    lines = markdown(result_table(scores, losses), right=4)
     (out / 'ablation.md').write_text('\n'.join(
         [f'{title}. Made by `make ablate`.', '', *lines, '']))
     draw_scores(scores, title, out / 'ablation.png')
@@ -109,9 +115,7 @@ def result_table(scores: Scores, losses: Scores) -> Table:
         'MACs (M)'
     ]]
     for variant in VARIANTS:
-        cfg = Config.fromfile(variant.config)
-        cfg.merge_from_dict(parse_options(variant.options))
-        cost = model_complexity(cfg, (SIZE, SIZE)).rows[-1]
+        cost = model_complexity(variant.load_config(), (SIZE, SIZE)).rows[-1]
         table.append([
             variant.group, variant.label,
             spread(scores[variant.name]),
@@ -119,20 +123,6 @@ def result_table(scores: Scores, losses: Scores) -> Table:
             f'{cost.macs / 1e6:.1f}'
         ])
     return table
-
-
-def parse_options(options: Sequence[str]) -> Dict[str, object]:
-    """What tools/train.py makes of ``--cfg-options``."""
-    parser = ArgumentParser()
-    parser.add_argument('--cfg-options', nargs='*', action=DictAction)
-    return parser.parse_args(['--cfg-options', *options]).cfg_options
-
-
-def spread(values: Sequence[float]) -> str:
-    text = f'{mean(values):.3f}'
-    if len(values) > 1:
-        text += f' ({min(values):.3f}–{max(values):.3f})'
-    return text
 
 
 def draw_scores(scores: Scores, title: str, path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Dict, List, Optional, Sequence
 import torch
 
 from .benchmark import Result, Setting
-from .comparison import markdown
+from .tables import markdown
 from .timing import growth_exponent, speed_ratio
 
 # Below, what does not grow with the image tells on time and memory.

@@ -2,7 +2,6 @@
 """The tables and plots of tools/analysis_tools/compare.py."""
 from functools import partial
 from pathlib import Path
-from statistics import mean
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from .complexity import model_complexity
 from .probe import patch_detail
+from .tables import Table, markdown, spread
 from .timing import speed_ratio, time_in_turns
 from .training_log import TrainingLog, read_training_log
 
@@ -57,7 +57,6 @@ TASKS = dict(
                       {'mIoU': 'mIoU'}, 0.01, [], dict(wf=8, deit=7)))
 
 Scores = Dict[Tuple[str, bool, str], List[float]]
-Table = List[List[str]]
 
 
 def write_report(work_dir: Path, runs: Sequence, out: Path) -> None:
@@ -100,11 +99,6 @@ def from_scratch(run) -> bool:
     return run.start is None and run.task != 'pretraining'
 
 
-def markdown(table: Table) -> List[str]:
-    lines = ['| ' + ' | '.join(row) + ' |' for row in table]
-    return [lines[0], '| --- ' * len(table[0]) + '|', *lines[1:]]
-
-
 def result_table(runs: Sequence, logs: Dict[str, TrainingLog]) -> Table:
     scores: Scores = {}
     for run in runs:
@@ -123,14 +117,6 @@ def result_table(runs: Sequence, logs: Dict[str, TrainingLog]) -> Table:
             ]
             table.append([name, weights, *cells])
     return table
-
-
-def spread(values: Sequence[float]) -> str:
-    if not values:
-        return ''
-    if len(values) == 1:
-        return f'{values[0]:.3f}'
-    return f'{mean(values):.3f} ({min(values):.3f}–{max(values):.3f})'
 
 
 def cost_table() -> Table:

@@ -17,6 +17,7 @@ from ..models import WeightFormer
 from ..models.checks import check_choice
 from ..models.layers import PredictedDepthwiseConv2d, PredictedLinear
 from ..models.strategies import DYNAMIC_CONV, DYNAMIC_LINEAR, STATIC
+from .dynamic_weights import CONV, LINEAR, recorded_inputs
 
 # Every strategy beside the published one of the other layer.
 NETWORKS = [
@@ -240,27 +241,25 @@ def _rounded(value: Tensor) -> float:
 @torch.no_grad()
 def _add_deltas(deltas: dict, backbone: nn.Module, x: Tensor) -> None:
     """Append what the dynamic layers predict for a batch."""
+    layers = {
+        name: layer
+        for name, layer in backbone.named_modules()
+        if isinstance(layer, (PredictedLinear, PredictedDepthwiseConv2d))
+    }
+    with recorded_inputs(layers) as inputs:
+        backbone(x)
     found: Dict[str, List[Tensor]] = {}
-
-    def look(layer: nn.Module, args: tuple) -> None:
+    for name, layer in layers.items():
         linear = isinstance(layer, PredictedLinear)
-        delta = layer.predict_delta(args[0]).float()
+        delta = layer.predict_delta(inputs[name]).float()
         norm = torch.linalg.vector_norm(delta, dim=1 if linear else (2, 3))
         whole = torch.linalg.vector_norm(norm, dim=1)
-        found.setdefault('linear' if linear else 'conv', []).append(
+        found.setdefault(LINEAR if linear else CONV, []).append(
             torch.stack([norm.max(),
                          whole.max() / layer.weight.norm()]))
-
-    hooks = [
-        layer.register_forward_pre_hook(look) for layer in backbone.modules()
-        if isinstance(layer, (PredictedLinear, PredictedDepthwiseConv2d))
-    ]
-    backbone(x)
-    for hook in hooks:
-        hook.remove()
-    for kind, layers in found.items():
+    for kind, values in found.items():
         lists = deltas.setdefault(kind, dict(norm=[], ratio=[]))
-        for name, value in zip(lists, torch.stack(layers).amax(0)):
+        for name, value in zip(lists, torch.stack(values).amax(0)):
             lists[name].append(_rounded(value))
 
 

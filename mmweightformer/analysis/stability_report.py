@@ -9,6 +9,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence
 import numpy as np
 
 from .stability import LAST, MARGIN, NORMALIZE, Record
+from .tables import Table, markdown
 
 SCALED = dict(
     both='both scaled',
@@ -20,7 +21,6 @@ COLOURS = dict(
 CHANCE = math.log(10)
 SMOOTHED = 10  # steps
 
-Table = List[List[str]]
 Groups = Dict[tuple, List[Record]]
 
 
@@ -77,12 +77,11 @@ def write_report(records: Sequence[Record], out: Path) -> None:
     ]
     for key, members in sorted(groups.items()):
         text += [
-            '', f'## {_title(key)}', '', *_markdown(outcome_table(members)),
-            '',
+            '', f'## {_title(key)}', '', *markdown(outcome_table(members)), '',
             'The largest values that were seen: losses, norms of gradients '
             'before clipping, and norms of the columns of linear deltas and '
             'the kernels of convolutional ones before scaling.', '',
-            *_markdown(extremes_table(members))
+            *markdown(extremes_table(members))
         ]
         draw_curves(members, _title(key), out / f'curves_{_name(key)}.png')
     (out / 'stability.md').write_text('\n'.join(text) + '\n')
@@ -104,11 +103,6 @@ def _title(key: tuple) -> str:
 
 def _name(key: tuple) -> str:
     return '{:g}x_warmup{}_steps{}'.format(*key)
-
-
-def _markdown(table: Table) -> List[str]:
-    lines = ['| ' + ' | '.join(row) + ' |' for row in table]
-    return [lines[0], '| --- ' * len(table[0]) + '|', *lines[1:]]
 
 
 def _networks(records: Sequence[Record]) -> List[str]:

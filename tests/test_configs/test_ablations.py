@@ -9,7 +9,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from torch import nn
 
-from mmweightformer.analysis.ablation import CONFIG, VARIANTS, parse_options
+from mmweightformer.analysis.ablation import CONFIG, VARIANTS
 from mmweightformer.models import PredictedDepthwiseConv2d, PredictedLinear
 
 FULL = 'configs/ablations/wf_t_{}_in1k.py', \
@@ -54,8 +54,7 @@ def test_varies_what_its_name_says(path, base, name):
     else:
         assert dynamic == [1, 4, 7, 10, 13, 16]
     # The miniature names the same layers.
-    small = deepcopy(load(CONFIG))
-    small.merge_from_dict(parse_options(NAMES[name].options))
+    small = NAMES[name].load_config()
     of_small = {t for t in layers_of(small) if t[0] is not nn.Identity}
     assert {layers[i] for i in dynamic} == of_small
     for i, (_, fc1, dwconv) in enumerate(layers):
