@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmweightformer.models import DynamicDepthwiseConv2d, DynamicLinear
+from mmweightformer.models.strategies import DYNAMIC_CONV, DYNAMIC_LINEAR
 
 GRIDS = st.tuples(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9))
 DTYPES = st.sampled_from([(torch.float64, 1e-12), (torch.float32, 1e-5)])
@@ -54,11 +55,22 @@ def test_dynamic_conv_is_the_formula(grid, channels, kernel_size, precision):
     assert relative_error(y, expected) < tolerance
 
 
-@pytest.mark.parametrize('layer, shape', [
+PUBLISHED = [
     (DynamicLinear(4, 8, 2), (2, 3, 5, 4)),
     (DynamicDepthwiseConv2d(3), (2, 3, 4, 5)),
-])
-class TestBothLayers:
+]
+OTHERS = [
+    *((layer(4, 8, 2), (2, 3, 5, 4))
+      for layer in DYNAMIC_LINEAR.values() if layer is not DynamicLinear),
+    *((layer(4), (2, 4, 4, 5)) for layer in DYNAMIC_CONV.values()
+      if layer is not DynamicDepthwiseConv2d),
+]
+
+
+@pytest.mark.parametrize(
+    'layer, shape', [*PUBLISHED, *OTHERS],
+    ids=lambda value: type(value).__name__)
+class TestEveryLayer:
 
     def test_gradients(self, layer, shape):
         layer = randomize(layer).double()
@@ -103,14 +115,16 @@ class TestBothLayers:
         first = x[:1].expand(2, -1, -1, -1)
         torch.testing.assert_close(layer(first)[1:], layer(x[:1]))
 
-    @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-    def test_half_parameters(self, layer, shape, dtype):
-        layer = randomize(layer).to(dtype)
-        x = torch.randn(shape, dtype=dtype)
-        y = layer(x)
-        assert y.dtype == dtype
-        exact = layer.double()(x.double())
-        assert relative_error(y.double(), exact) < 0.02
+
+@pytest.mark.parametrize('layer, shape', PUBLISHED)
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_half_parameters(layer, shape, dtype):
+    layer = randomize(layer).to(dtype)
+    x = torch.randn(shape, dtype=dtype)
+    y = layer(x)
+    assert y.dtype == dtype
+    exact = layer.double()(x.double())
+    assert relative_error(y.double(), exact) < 0.02
 
 
 def check_autocast(layer, x, dtype):

@@ -130,45 +130,11 @@ LAYERS = [
     'layer, shape', [layer for _, *layer in LAYERS],
     ids=[layer.__name__ for _, (layer, _), _ in LAYERS])
 class TestEveryLayer:
+    """Beside what test_layers.py asks of them."""
 
     def build(self, layer):
         cls, sizes = layer
         return randomize(cls(*sizes))
-
-    def test_gradients(self, layer, shape):
-        layer = self.build(layer).double()
-        x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-        params = dict(layer.named_parameters())
-
-        def function(x, *values):
-            return torch.func.functional_call(layer, dict(zip(params, values)),
-                                              x)
-
-        assert torch.autograd.gradcheck(
-            function, (x, *params.values()), fast_mode=True)
-
-    def test_nothing_in_has_a_finite_gradient(self, layer, shape):
-        layer = self.build(layer)
-        for param in layer.parameters():
-            torch.nn.init.zeros_(param)
-        x = torch.zeros(shape, requires_grad=True)
-        layer(x).sum().backward()
-        assert x.grad.isfinite().all()
-        assert all(p.grad.isfinite().all() for p in layer.parameters())
-
-    def test_samples_do_not_see_each_other(self, layer, shape):
-        layer = self.build(layer).double()
-        x = torch.randn(shape, dtype=torch.float64)
-        alone = torch.cat([layer(sample[None]) for sample in x])
-        torch.testing.assert_close(layer(x), alone)
-
-    def test_empty_batch(self, layer, shape):
-        layer = self.build(layer)
-        full = layer(torch.randn(shape))
-        empty = layer(torch.randn(0, *shape[1:]))
-        assert empty.shape == (0, *full.shape[1:])
-        empty.sum().backward()
-        assert all(p.grad is not None for p in layer.parameters())
 
     @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
     def test_autocast(self, layer, shape, dtype):
