@@ -1,5 +1,5 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
-from typing import Any, Dict, Optional, Sequence, Tuple, Union
+from typing import Optional, Sequence, Tuple, Union
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +11,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ..arch import WEIGHTFORMER, parse_arch
 from ..checks import check_bool, check_choice, check_int, check_rate
 from ..layers import PredictedLinear
 from ..layers.feed_forward import feed_forward
@@ -225,7 +226,7 @@ class WeightFormer(BaseModule):
                  dynamic_conv: Strategy = 'adaptive',
                  init_cfg: Union[dict, Sequence[dict], None] = None) -> None:
         super().__init__(init_cfg=init_cfg or self.published_init)
-        arch = self._parse_arch(arch)
+        arch = parse_arch(arch, self.arch_zoo, WEIGHTFORMER)
         self.embed_dims = arch['embed_dims']
         self.depth = arch['depth']
         check_int('patch_size', patch_size, 1)
@@ -277,60 +278,6 @@ class WeightFormer(BaseModule):
         if self.final_norm:
             self.norm = build_norm_layer(norm_cfg, self.embed_dims)[1]
         self._freeze_stages()
-
-    @classmethod
-    def _parse_arch(cls, arch: Union[str, dict]) -> Dict[str, Any]:
-        """All keys, with ``dynamic_indices`` in place of the placement's."""
-        if isinstance(arch, str):
-            check_choice('arch', arch.lower(), cls.arch_zoo)
-            arch = cls.arch_zoo[arch.lower()]
-        elif not isinstance(arch, dict):
-            raise TypeError(f'arch must be a str or a dict, got {arch!r}')
-        defaults = dict(
-            embed_dims=None,
-            depth=None,
-            dynamic_every=3,
-            dynamic_offset=None,
-            dynamic_indices=None,
-            mlp_ratio=4,
-            reduction=4,
-            kernel_size=3)
-        for name in arch:
-            check_choice('a key of arch', name, defaults)
-        given, arch = arch, {**defaults, **arch}
-        for name in 'embed_dims', 'depth', 'reduction', 'kernel_size':
-            check_int(f'arch[{name!r}]', arch[name], 1)
-        ratio = arch['mlp_ratio']
-        if (not isinstance(ratio, (int, float)) or isinstance(ratio, bool)
-                or not 0 < ratio < float('inf')):
-            raise ValueError("arch['mlp_ratio'] must be a positive number, "
-                             f'got {ratio!r}')
-        if round(arch['embed_dims'] * ratio) < 1:
-            raise ValueError("arch['mlp_ratio'] must leave the MLP a width of "
-                             f"1 or more of {arch['embed_dims']}, got {ratio}")
-        if arch['kernel_size'] % 2 == 0:
-            raise ValueError("arch['kernel_size'] must be odd, got "
-                             f"{arch['kernel_size']}")
-        every, offset, indices = (
-            arch.pop(f'dynamic_{key}')
-            for key in ('every', 'offset', 'indices'))
-        if indices is None:
-            check_int("arch['dynamic_every']", every, 1)
-            if offset is None:
-                offset = -2 % every
-            check_int("arch['dynamic_offset']", offset, 0, every - 1)
-            indices = range(offset, arch['depth'], every)
-        elif {'dynamic_every', 'dynamic_offset'} & given.keys():
-            raise ValueError("arch['dynamic_indices'] takes the place of "
-                             "'dynamic_every' and 'dynamic_offset', got "
-                             f'{given}')
-        elif not isinstance(indices, Sequence) or isinstance(
-                indices, (str, bytes)):
-            raise TypeError("arch['dynamic_indices'] must be a sequence of "
-                            f'ints, got {indices!r}')
-        for index in indices:
-            check_int("arch['dynamic_indices']", index, 0, arch['depth'] - 1)
-        return dict(arch, dynamic_indices=tuple(indices))
 
     def _parse_out_indices(
             self, out_indices: Union[int, Sequence[int]]) -> Tuple[int, ...]:
