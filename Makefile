@@ -19,7 +19,10 @@ ERF = $(VENV_PY) tools/visualization/vis_erf.py --size 256 --num-images 50
 PUBLISHED = $(ABLATE)/published_0/wf_ablation_digits.py
 PREDICTED = $(VENV_PY) tools/visualization/vis_dynamic_weights.py --num-images 100
 
-.PHONY: help install demo compare ablate benchmark test lint clean
+GENERATE = work_dirs/generate
+SAMPLE = $(VENV_PY) tools/visualization/sample.py
+
+.PHONY: help install demo compare ablate generate benchmark test lint clean
 
 help:
 	@echo 'make install  the environment, about 15 minutes the first time'
@@ -28,6 +31,8 @@ help:
 	@echo 'make ablate   placements and strategies of prediction on them, with'
 	@echo '              receptive fields and predicted weights, into'
 	@echo '              docs/ablation, an hour'
+	@echo 'make generate  WeightFormerDiT beside DiT as generators of digits,'
+	@echo '              into docs/generation, 40 minutes'
 	@echo 'make benchmark  speed and memory beside DeiT-T, into docs/benchmark,'
 	@echo '              20 minutes'
 	@echo 'make test     the tests; ARGS="-k name" goes to pytest'
@@ -76,6 +81,16 @@ ablate: install
 	$(PREDICTED) $(PUBLISHED) --out-dir docs/ablation/random
 	$(PREDICTED) $(PUBLISHED) "$$(cat $(ABLATE)/published_0/last_checkpoint)" \
 	    --out-dir docs/ablation/trained
+
+generate: install
+	$(VENV_PY) tools/dataset_converters/digits.py data/digits
+	$(VENV_PY) tools/dataset_converters/digits.py data/digits_32 --size 32 \
+	    --layouts imagenet
+	$(VENV_PY) tools/analysis_tools/generate.py --out docs/generation $(ARGS)
+	$(SAMPLE) $(TASKS)/dit_wf_digits.py "$$(cat $(GENERATE)/dit_wf/last_checkpoint)" \
+	    --out docs/generation/dit_wf.png
+	$(SAMPLE) $(TASKS)/dit_digits.py "$$(cat $(GENERATE)/dit/last_checkpoint)" \
+	    --out docs/generation/dit.png
 
 benchmark: install
 	$(BENCHMARK) wf_t deit_t deit_t_naive deit_t_windowed --profile 1024 \

@@ -12,6 +12,8 @@ except ImportError as error:
         'mmweightformer is tested with: "make install" in a checkout.'
     ) from error
 
-from . import engine, models
+from . import datasets, engine, evaluation, models
 
-__all__ = ['__version__', 'engine', 'models', 'version_info']
+__all__ = [
+    '__version__', 'datasets', 'engine', 'evaluation', 'models', 'version_info'
+]

@@ -69,8 +69,29 @@ class RunPlan:
         """What to train."""
         raise NotImplementedError
 
+    def needs(self, run) -> List[str]:
+        """Names of the runs that a run waits for."""
+        return [] if run.start is None else [run.start]
+
+    def command(self, run) -> List[str]:
+        """What is run, in Python."""
+        job = self.job(run)
+        return [
+            TRAIN,
+            str(job.config), '--work-dir',
+            str(self.folder(run.name)), '--resume', '--cfg-options',
+            *job.options
+        ]
+
     def after_training(self, run, checkpoint: str) -> None:
         """What to do with the last checkpoint of a run."""
+
+    def metrics(self, run) -> Dict[str, float]:
+        """What came out of a run that was run to its end."""
+        folder = self.folder(run.name)
+        self.after_training(run, (folder / 'last_checkpoint').read_text())
+        log = read_training_log(folder, self.job(run).metrics)
+        return log.metrics[-1][1]
 
     def folder(self, name: str) -> Path:
         return self.work_dir / name
@@ -79,8 +100,7 @@ class RunPlan:
         """Stands for all that a run's result depends on."""
         job = self.job(run)
         parts = [Config.fromfile(job.config).pretty_text, *job.options]
-        if run.start is not None:
-            parts.append(self.digests[run.start])
+        parts += [self.digests[name] for name in self.needs(run)]
         self.digests[run.name] = hashlib.sha256(
             '\0'.join(parts).encode()).hexdigest()
         return self.digests[run.name]
@@ -112,8 +132,8 @@ class RunPlan:
 
     def next_run(self):
         for run in self.waiting:
-            if run.name not in self.active and run.start in (None,
-                                                             *self.seconds):
+            ready = all(name in self.seconds for name in self.needs(run))
+            if ready and run.name not in self.active:
                 return run
         return None
 
@@ -153,19 +173,12 @@ class RunPlan:
                 raise RuntimeError(f'it failed; {log} ends in\n{end}')
 
     def train(self, run) -> None:
-        folder, job, start = self.folder(
-            run.name), self.job(run), time.monotonic()
-        self.call(run, [
-            TRAIN,
-            str(job.config), '--work-dir',
-            str(folder), '--resume', '--cfg-options', *job.options
-        ])
+        folder, start = self.folder(run.name), time.monotonic()
+        self.call(run, self.command(run))
         if self.failure is not None:
             return
-        self.after_training(run, (folder / 'last_checkpoint').read_text())
-        log = read_training_log(folder, job.metrics)
         result = dict(
-            metrics=log.metrics[-1][1],
+            metrics=self.metrics(run),
             seconds=round(time.monotonic() - start, 1))
         temporary = folder / 'result.tmp'
         temporary.write_text(json.dumps(result, indent=1))

@@ -9,7 +9,8 @@ def find_missing_files(cfg: Config, stages: Sequence[str]) -> List[str]:
     """Look for the files that a config names, before work depends on them.
 
     Looked for are the annotation files and image folders of the datasets, the
-    annotation files of the evaluators, ``load_from`` and, for training, the
+    annotation files of the evaluators, their ``checkpoint`` and ``reference``,
+    ``load_from``, the model's ``autoencoder`` and, for training, the
     checkpoints of ``init_cfg``. Only what can be judged is: local paths.
     Remote ones, and data behind a file backend, are left to their readers.
 
@@ -22,8 +23,15 @@ def find_missing_files(cfg: Config, stages: Sequence[str]) -> List[str]:
         list[str]: Each missing path as it was looked for, and the field of
         the config that names it.
     """
-    named: Dict[str, Any] = {'load_from': cfg.get('load_from')}
+    named: Dict[str, Any] = {
+        'load_from': cfg.get('load_from'),
+        'model.autoencoder': (cfg.get('model') or {}).get('autoencoder'),
+    }
     for stage in stages:
+        key = f'{stage}_evaluator'
+        for field, node in walk_config(cfg.get(key), key):
+            for name in 'checkpoint', 'reference':
+                named[f'{field}.{name}'] = node.get(name)
         for key in f'{stage}_dataloader', f'{stage}_evaluator':
             nodes = dict(walk_config(cfg.get(key), key))
             if any(node.get('backend_args') for node in nodes.values()):

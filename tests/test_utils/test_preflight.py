@@ -63,3 +63,28 @@ def test_only_the_stages_asked_for():
     assert missing(('test', ),
                    test_evaluator=[dict(ann_file='no')
                                    ]) == ['no  (test_evaluator[0].ann_file)']
+
+
+def test_what_generation_needs():
+    features = dict(type='ClassifierFeatures', config='no.py', checkpoint='no')
+    evaluator = dict(
+        type='GenerationMetric', features=features, reference='no.npz')
+    expected = [
+        'no.npz  (test_evaluator.reference)',
+        'no  (test_evaluator.features.checkpoint)'
+    ]
+    assert missing(('test', ), test_evaluator=evaluator) == expected
+    assert missing(('train', ), test_evaluator=evaluator) == []
+    features['checkpoint'] = 'tests/conftest.py'
+    evaluator['reference'] = None
+    assert missing(('test', ), test_evaluator=evaluator) == []
+
+
+@pytest.mark.parametrize('stage', ['train', 'test'])
+def test_autoencoder(stage):
+
+    def lines(autoencoder):
+        return missing((stage, ), model=dict(autoencoder=autoencoder))
+
+    assert lines('no') == ['no  (model.autoencoder)']
+    assert lines(None) == lines('tests') == []
