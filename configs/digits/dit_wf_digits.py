@@ -25,7 +25,7 @@ pipeline = [
 ]
 dataset = dict(
     type='ImageNet',
-    data_root='data/digits_32/imagenet',
+    data_root='data/digits_plain/imagenet',
     split='train',
     metainfo=dict(classes=tuple('0123456789')),
     pipeline=pipeline)

@@ -60,12 +60,14 @@ def model_complexity(cfg: Config, shape: Sequence[int]) -> Complexity:
     operators can, else on the CPU.
 
     The RoI heads of a two-stage detector get as many proposals, and its mask
-    heads as many detections, as its ``test_cfg`` lets through.
+    heads as many detections, as its ``test_cfg`` lets through. Of a diffusion
+    model, one step of its denoiser is counted, without guidance.
 
     Args:
         cfg (Config): A config with the fields ``model`` and, where types of
             the model are those of a package, ``default_scope``.
-        shape (Sequence[int]): Height and width of the image in pixels.
+        shape (Sequence[int]): Height and width of the image in pixels, or of
+            what the denoiser gets.
 
     Returns:
         Complexity: The costs of the children of the model that have any.
@@ -118,6 +120,8 @@ def _notes(model: nn.Module, rows: Sequence[Cost]) -> List[str]:
                      'that test_cfg lets through'.format(*_roi_limits(model)))
     if any(row.name == 'auxiliary_head' for row in rows):
         notes.append('auxiliary_head: for training alone')
+    if _is_diffusion(model):
+        notes.append('denoiser: one step without guidance, which doubles it')
     return notes
 
 
@@ -137,7 +141,8 @@ def _part_of(name: str) -> str:
 def _run(model: nn.Module, shape: Tuple[int, int]) -> '_Meter':
     """Run a model, which is of no use afterwards, and count."""
     device = next(model.parameters()).device
-    image = torch.rand(1, 3, *shape, device=device)
+    channels = model.denoiser.in_channels if _is_diffusion(model) else 3
+    image = torch.rand(1, channels, *shape, device=device)
     sample = BaseDataElement(
         metainfo=dict(
             img_shape=shape,
@@ -244,6 +249,10 @@ def _published_macs(layer: DynamicLinear, x: Tensor) -> int:
 
 def _is_two_stage(model: nn.Module) -> bool:
     return getattr(model, 'roi_head', None) is not None
+
+
+def _is_diffusion(model: nn.Module) -> bool:
+    return getattr(model, 'denoiser', None) is not None
 
 
 def _roi_limits(model: nn.Module) -> Tuple[Optional[int], Optional[int]]:

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from ..utils.checkpoint import reading
 from .image_features import check_file
 
+# mmengine has gathered already, and one process alone computes: torchmetrics
+# would wait for the others.
+ALONE = dict(sync_on_compute=False)
 # Images of a split of the Inception score: 10 splits of the usual 50,000.
 SPLIT_SIZE = 5000
 
@@ -190,7 +193,7 @@ def frechet_distance(mean1: Tensor, cov1: Tensor, mean2: Tensor,
 
 def _fid(real: Tensor, fake: Tensor) -> float:
     from torchmetrics.image.fid import FrechetInceptionDistance
-    metric = FrechetInceptionDistance(_identity(real.shape[1]))
+    metric = FrechetInceptionDistance(_identity(real.shape[1]), **ALONE)
     metric.update(real, real=True)
     metric.update(fake, real=False)
     return metric.compute().item()
@@ -206,7 +209,8 @@ def _inception_score(logits: Tensor) -> float:
         metric = InceptionScore(
             _identity(logits.shape[1]),
             splits=max(1,
-                       len(logits) // SPLIT_SIZE))
+                       len(logits) // SPLIT_SIZE),
+            **ALONE)
         metric.update(logits)
         return metric.compute()[0].item()
 

@@ -76,6 +76,37 @@ def test_published_coco(model, backbone, neck, both):
     assert gmacs(rows['backbone + neck'], 0)[0] == both
 
 
+# Of latents of 32×32. DiT's are the figures of its authors.
+@pytest.mark.parametrize('config, params, published, ours', [
+    ('dit_wf_s_2', 37.57, 5.02, 5.06),
+    ('dit_wf_s_8', 37.84, 0.34, 0.34),
+    ('dit_s_2', 32.87, 6.06, 6.06),
+    ('dit_s_4', 32.92, 1.41, 1.41),
+    ('dit_s_8', 33.14, 0.36, 0.36),
+])
+def test_denoisers(config, params, published, ours):
+    rows = costs(f'configs/{config}_in1k_256.py', 32, 32)
+    assert rows.keys() == {'denoiser', 'total'}
+    assert round(rows['denoiser'].params / 1e6, 2) == params
+    assert gmacs(rows['denoiser']) == (published, ours)
+
+
+def test_denoiser_of_another_shape_and_of_pixels():
+    """One step, of as many channels as the denoiser has."""
+    arch = dict(embed_dims=32, depth=1, patch_size=2, num_heads=4)
+    denoiser = dict(type='DiT', arch=arch, in_channels=3, num_classes=7)
+    cfg = Config(
+        dict(model=dict(type='ClassConditionalDiffusion', denoiser=denoiser)))
+    complexity = model_complexity(cfg, (8, 12))
+    tokens = 4 * 6
+    macs = tokens * 32 * (3 * 2**2 + 12 * 32 + 6 * 2**2)
+    macs += 2 * tokens**2 * 32
+    macs += 32 * (256 + 32 + (6 + 2) * 32)  # of the condition
+    assert complexity.rows[-1].macs == macs
+    note, = complexity.notes
+    assert note == 'denoiser: one step without guidance, which doubles it'
+
+
 def classifier(backbone, channels, classes=10):
     return dict(
         default_scope='mmpretrain',

@@ -173,6 +173,17 @@ def test_padded_samples_do_not_count():
     assert evaluate(metric, 12)['FID'] == pytest.approx(0, abs=1e-8)
 
 
+def test_one_process_computes(monkeypatch):
+    """It waits for no other, also where there are others."""
+    images = flat_images(random_colours(12))
+    metric = build_metric()
+    process(metric, images, images[::-1])
+    expected = metric.compute_metrics(metric.results)
+    # Any communication fails: there is no process group.
+    monkeypatch.setattr(torch.distributed, 'is_initialized', lambda: True)
+    assert metric.compute_metrics(metric.results) == expected
+
+
 def test_same_score_every_time():
     """Though torchmetrics shuffles; and others' random numbers stay."""
     images = flat_images(random_colours(10001) // 60, (1, 1))

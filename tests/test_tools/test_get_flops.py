@@ -92,6 +92,47 @@ model = dict(
     assert rows['auxiliary_head'] == ['0.00', '0.00']
 
 
+@pytest.mark.parametrize('size, arguments, printed', [
+    ('', (), '32×32'),
+    ('input_size=8', (), '8×8'),
+    ('input_size=(4, 6)', (), '4×6'),
+    ('input_size=8', ('--shape', 6, 4), '6×4'),
+])
+def test_denoiser_at_its_own_size(size, arguments, printed, tmp_path, capsys):
+    config = tmp_path / 'diffusion.py'
+    config.write_text(f'''
+default_scope = 'mmpretrain'
+model = dict(
+    type='ClassConditionalDiffusion',
+    denoiser=dict(
+        type='WeightFormerDiT',
+        arch=dict(embed_dims=32, depth=2, patch_size=2)),
+    {size})
+''')
+    assert run_tool(TOOL, config, *arguments) is None
+    output = capsys.readouterr().out
+    assert f'{config}, {printed}\n' in output
+    assert output.endswith('\n\ndenoiser: one step without guidance, which '
+                           'doubles it\n')
+    assert [row[0] for row in table(output)[2:]] == ['denoiser', 'total']
+
+
+@pytest.mark.parametrize('size, message', [
+    ('None', 'at None×None: TypeError: shape must be an int'),
+    ('[8]', 'at 8: ValueError: shape must be a height and a width'),
+    ('7', 'at 7×7: ValueError: .*multiples of patch_size=2, got 7×7'),
+])
+def test_denoiser_of_a_wrong_size(size, message, tmp_path):
+    config = tmp_path / 'diffusion.py'
+    config.write_text(f'''
+model = dict(
+    type='ClassConditionalDiffusion',
+    denoiser=dict(type='WeightFormerDiT', arch='s/2'),
+    input_size={size})
+''')
+    assert re.search(message, run_tool(TOOL, config))
+
+
 @pytest.mark.parametrize('arguments, message', [
     (['--shape', 0], '--shape must be one or two positive numbers, got 0'),
     (['--shape', 64, -1], '--shape must be .* got 64 -1'),

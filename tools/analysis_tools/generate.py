@@ -9,7 +9,7 @@ has been run stands, so a comparison that was stopped goes on when it is called
 again.
 
     python tools/dataset_converters/digits.py data/digits
-    python tools/dataset_converters/digits.py data/digits_32 --size 32 \\
+    python tools/dataset_converters/digits.py data/digits_plain --size 32 \\
         --layouts imagenet
     python tools/analysis_tools/generate.py
 """

@@ -5,6 +5,9 @@ import json
 import os
 import os.path as osp
 import sys
+from typing import Optional, Sequence
+
+from mmengine.config import Config
 
 from mmweightformer.analysis import Complexity, model_complexity
 
@@ -18,7 +21,8 @@ SHAPES = dict(mmpretrain=(224, 224), mmseg=(512, 512), mmdet=(1024, 1024))
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Count the parameters and multiply-adds (MACs) of a "
-        "config's model in inference of one image, part by part",
+        "config's model in inference of one image, part by part; of a "
+        'diffusion model, in one step of its denoiser',
         epilog="MACs are half of the operations that PyTorch's own counter "
         'counts: matrix products, attention and convolutions. Norms, '
         'activations, poolings, RoIAlign and post-processing are not counted. '
@@ -29,8 +33,9 @@ def parse_args() -> argparse.Namespace:
         type=int,
         nargs='+',
         metavar=('H', 'W'),
-        help='height and width of the image as the backbone gets it, or one '
-        "number for both. Defaults to 224, 512 or 1024 by the config's "
+        help='height and width of the image as the backbone or the denoiser '
+        "gets it, or one number for both. Defaults to the model's input_size "
+        "if it has a denoiser, else to 224, 512 or 1024 by the config's "
         'default_scope: mmpretrain, mmseg or mmdet')
     parser.add_argument('--out', help='a .json file for the exact figures')
     args = parser.parse_args()
@@ -42,6 +47,13 @@ def parse_args() -> argparse.Namespace:
     if args.out is not None and not args.out.endswith('.json'):
         parser.error(f'--out must end with .json, got {args.out}')
     return args
+
+
+def default_shape(cfg: Config) -> Optional[Sequence[int]]:
+    if 'denoiser' not in cfg.model:
+        return SHAPES.get(cfg.get('default_scope'))
+    size = cfg.model.get('input_size', 32)
+    return size if isinstance(size, (list, tuple)) else [size] * 2
 
 
 def as_table(complexity: Complexity) -> str:
@@ -64,18 +76,18 @@ def main() -> None:
     with common.plain_file_errors():
         cfg = common.load_config(args)
         common.require_fields(cfg, args.config, 'model')
-        shape = args.shape or SHAPES.get(cfg.get('default_scope'))
+        shape = args.shape or default_shape(cfg)
         if shape is None:
             sys.exit(f'--shape is needed: {args.config} has none of the '
                      f'default scopes {list(SHAPES)}')
+        size = '×'.join(map(str, shape))
         try:
             complexity = model_complexity(cfg, shape)
         except Exception as error:
             # What a model raises is up to its code.
-            sys.exit(
-                f'{args.config} cannot be counted at {shape[0]}×{shape[1]}: '
-                f'{type(error).__name__}: {error}')
-        print(f'{args.config}, {shape[0]}×{shape[1]}\n')
+            sys.exit(f'{args.config} cannot be counted at {size}: '
+                     f'{type(error).__name__}: {error}')
+        print(f'{args.config}, {size}\n')
         print(as_table(complexity))
         for note in complexity.notes:
             print(f'\n{note}')

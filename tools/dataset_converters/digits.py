@@ -208,8 +208,9 @@ def make_crop(sources, split, index, args):
     rng = np.random.default_rng([args.seed, 2 + SPLITS.index(split), index])
     # From hard to easy: on scenes alone, a classifier that starts at random
     # stays at chance for thousands of images.
+    ease = args.min_ease + (1 - args.min_ease) * rng.random()
     return compose(sources[split], args.size, [index % 10], (0.6, 0.85), 0.6,
-                   rng.random(), rng)
+                   ease, rng)
 
 
 def make_all(make, sources, split, name, args):
@@ -343,6 +344,16 @@ def number(low, high):
     return convert
 
 
+def fraction(text):
+    """An argument type for numbers from 0 to 1."""
+    try:
+        if 0 <= float(text) <= 1:
+            return float(text)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f'{text!r} is not a number from 0 to 1')
+
+
 def parse_args(argv=None):
     parser = argparse.ArgumentParser(
         description=__doc__,
@@ -377,6 +388,13 @@ def parse_args(argv=None):
             metavar='N',
             help=f'{text} (default: {default})')
     parser.add_argument(
+        '--min-ease',
+        type=fraction,
+        default=0.,
+        metavar='EASE',
+        help='of the imagenet layout, from 0, the default, to 1, where all '
+        'digits are white on a plain dark ground')
+    parser.add_argument(
         '--layouts',
         nargs='+',
         choices=list(WRITERS),
@@ -400,6 +418,8 @@ def describe(layout, args):
     """Returns what ``digits.json`` says of a layout made with ``args``."""
     meta = dict(tool=TOOL, version=VERSION, seed=args.seed, size=args.size)
     if layout == 'imagenet':
+        if args.min_ease:
+            meta['min_ease'] = args.min_ease
         return dict(meta, images=args.counts[make_crop])
     return dict(
         meta, images=args.counts[make_scene], max_objects=args.max_objects)

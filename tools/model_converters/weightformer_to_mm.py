@@ -1,5 +1,5 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
-"""Convert a published WeightFormer checkpoint to OpenMMLab's format."""
+"""Convert a published checkpoint to OpenMMLab's format."""
 import argparse
 
 from mmweightformer.utils import (convert_checkpoint, load_official,
@@ -8,10 +8,14 @@ from mmweightformer.utils import (convert_checkpoint, load_official,
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description='Convert a published WeightFormer checkpoint to one of '
-        'OpenMMLab, with backbone.* for any model and head.* for '
-        "mmpretrain's LinearClsHead")
-    parser.add_argument('src', help='published .pth or .safetensors file')
+        description='Convert a published checkpoint to one of OpenMMLab: of '
+        'a WeightFormer, with backbone.* for any model and head.* for '
+        "mmpretrain's LinearClsHead, or of a WeightFormerDiT or a DiT, with "
+        'denoiser.* for ClassConditionalDiffusion')
+    parser.add_argument(
+        'src',
+        help='published .pt, .pth or .safetensors file; of the training '
+        'checkpoint of a diffusion model, the averaged weights are taken')
     parser.add_argument('dst', help='file to write')
     return parser.parse_args()
 
