@@ -1,4 +1,4 @@
-# DiT generates the digits, with all but the denoiser as WeightFormerDiT has it.
+# DiT generates the digits; all but the denoiser is as WeightFormerDiT has it.
 _base_ = 'dit_wf_digits.py'
 
 model = dict(

@@ -97,6 +97,8 @@ def test_metadata(row):
         # They are multiply-adds, as everywhere in OpenMMLab.
         size = cfg.get('size', 512 if cfg.default_scope == 'mmseg' else 224)
         image = torch.rand(1, 3, size, size, device='meta')
+        if 'denoiser' in cfg.model:
+            image = torch.rand(1, 4, 32, 32, device='meta')
         if cfg.default_scope == 'mmseg':
             macs = count_macs(
                 lambda: model.decode_head(model.extract_feat(image)))
