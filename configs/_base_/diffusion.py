@@ -39,4 +39,4 @@ test_evaluator = dict(
     type='GenerationMetric',
     features=dict(
         type='InceptionFeatures',
-        checkpoint='checkpoints/pt_inception-2015-12-05-6726825d.pth'))
+        checkpoint='checkpoints/weights-inception-2015-12-05-6726825d.pth'))

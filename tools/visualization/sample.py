@@ -16,6 +16,8 @@ from mmengine.registry import DATASETS, MODELS, DefaultScope
 from mmengine.utils import ProgressBar
 from torch import nn
 
+from mmweightformer.models.generators.class_conditional_diffusion import \
+    noise_seed
 from mmweightformer.utils import load_state_dict
 
 sys.path.insert(0, osp.join(osp.dirname(__file__), '..'))
@@ -164,12 +166,7 @@ def sample(model: nn.Module, classes: Sequence[int],
     bar = ProgressBar(len(batches) * args.steps)
     images = []
     for batch in batches:
-        seeds = [
-            int(
-                np.random.SeedSequence([args.seed,
-                                        *pair]).generate_state(1)[0])
-            for pair in batch
-        ]
+        seeds = [noise_seed(args.seed, *pair) for pair in batch]
         images.append(
             model.sample(
                 torch.tensor([label for label, _ in batch]),

@@ -18,6 +18,11 @@ from .variational_bound import variational_bound
 SAMPLERS = ('ddpm', 'ddim')
 
 
+def noise_seed(*parts: int) -> int:
+    """One seed from several non-negative numbers, spread over 32 bits."""
+    return int(np.random.SeedSequence(parts).generate_state(1)[0])
+
+
 @MODELS.register_module()
 class ClassConditionalDiffusion(BaseModel):
     r"""Diffusion of images, or of latents of an autoencoder, by class.
@@ -198,10 +203,7 @@ class ClassConditionalDiffusion(BaseModel):
             ValueError: If a label is not one of the denoiser's classes.
         """
         seeds = [
-            int(
-                np.random.SeedSequence(
-                    [self.test_cfg['seed'],
-                     sample.sample_idx]).generate_state(1)[0])
+            noise_seed(self.test_cfg['seed'], sample.sample_idx)
             for sample in data_samples
         ]
         images = self.sample(self._labels(data_samples), seeds)
