@@ -5,5 +5,5 @@ model = dict(
     denoiser=dict(
         type='DiT',
         arch=dict(
-            _delete_=True, embed_dims=64, depth=12, patch_size=2,
+            _delete_=True, embed_dims=64, depth=4, patch_size=2,
             num_heads=2)))

@@ -8,6 +8,7 @@ from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS, MODELS
 from torch import Tensor, nn
 
+from ..models.optional import import_optional
 from ..utils.checkpoint import reading
 from .image_features import check_file
 
@@ -64,11 +65,7 @@ class GenerationMetric(BaseMetric):
                  prefix: Optional[str] = None) -> None:
         super().__init__(collect_device, prefix)
         # Not after hours of sampling.
-        try:
-            import torchmetrics  # noqa: F401
-        except ImportError as error:
-            raise ImportError('GenerationMetric needs torchmetrics, and '
-                              f'"{error}". pip install .[optional]') from error
+        import_optional('torchmetrics', 'GenerationMetric')
         self.reference = None if reference is None else _read_statistics(
             reference)
         self.network: nn.Module = MODELS.build(features).eval()

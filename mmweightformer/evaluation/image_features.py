@@ -10,6 +10,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..analysis.config_model import build_model
+from ..models.optional import import_optional
 from ..utils import load_state_dict
 from ..utils.checkpoint import reading
 
@@ -107,16 +108,12 @@ class InceptionFeatures(nn.Module):
     def __init__(self, checkpoint: str) -> None:
         super().__init__()
         check_file('checkpoint', checkpoint)
-        try:
-            from torch_fidelity.feature_extractor_inceptionv3 import \
-                FeatureExtractorInceptionV3
-        except ImportError as error:
-            raise ImportError(f'InceptionFeatures needs torch-fidelity, and '
-                              f'"{error}". pip install .[optional]') from error
+        port = import_optional('torch_fidelity.feature_extractor_inceptionv3',
+                               'InceptionFeatures')
         with reading(checkpoint, 'the weights of Inception'):
             # torch-fidelity would run code in a file that fails this.
             torch.load(checkpoint, 'cpu', weights_only=True)
-            self.model = FeatureExtractorInceptionV3(
+            self.model = port.FeatureExtractorInceptionV3(
                 'inception', ['2048', 'logits_unbiased'],
                 feature_extractor_weights_path=checkpoint)
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .optional import require_diffusers
+from ..optional import import_optional
 
 
 class Autoencoder:
@@ -46,7 +46,7 @@ class Autoencoder:
             if not osp.isdir(self.path):
                 raise FileNotFoundError('the folder of the autoencoder is '
                                         f'missing: {self.path}')
-            kind = require_diffusers().AutoencoderKL
+            kind = import_optional('diffusers', 'an autoencoder').AutoencoderKL
             try:
                 module = kind.from_pretrained(self.path, local_files_only=True)
             except Exception as error:  # as many kinds as file formats

@@ -1,4 +1,5 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
+from types import ModuleType
 from typing import Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -10,9 +11,9 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor
 
 from ..checks import check_choice, check_int, check_rate
+from ..optional import import_optional
 from .autoencoder import Autoencoder
 from .diffusion_transformer import DiffusionTransformer
-from .optional import require_diffusers
 from .variational_bound import variational_bound
 
 SAMPLERS = ('ddpm', 'ddim')
@@ -21,6 +22,10 @@ SAMPLERS = ('ddpm', 'ddim')
 def noise_seed(*parts: int) -> int:
     """One seed from several non-negative numbers, spread over 32 bits."""
     return int(np.random.SeedSequence(parts).generate_state(1)[0])
+
+
+def _diffusers() -> ModuleType:
+    return import_optional('diffusers', 'ClassConditionalDiffusion')
 
 
 @MODELS.register_module()
@@ -88,7 +93,7 @@ class ClassConditionalDiffusion(BaseModel):
         self.drop_label_rate = drop_label_rate
         self.noise_schedule = dict(noise_schedule)
         try:
-            self.noise = require_diffusers().DDPMScheduler(
+            self.noise = _diffusers().DDPMScheduler(
                 **self.noise_schedule,
                 variance_type='learned_range',
                 timestep_spacing='linspace')
@@ -285,7 +290,7 @@ class ClassConditionalDiffusion(BaseModel):
         scheduler = type(self.noise).from_config(self.noise.config)
         if cfg['sampler'] == 'ddim':
             # Unlike DDPM's, its steps are taken to be of equal length.
-            scheduler = require_diffusers().DDIMScheduler(
+            scheduler = _diffusers().DDIMScheduler(
                 **self.noise_schedule, timestep_spacing='trailing')
             # Without noise, and with the noise that a clipped image implies.
             kwargs = dict(

@@ -8,18 +8,11 @@ from torch import Tensor, nn
 from .diffusion_transformer import DiffusionTransformer, Modulation, modulate
 
 
-def sizes_of(depth: int, **kwargs) -> Dict[str, dict]:
+def sizes_of(depth: int) -> Dict[str, dict]:
     """The published sizes S and B with patches of 2, 4 and 8."""
     return {
         f'{name}/{patch_size}':
-        dict(
-            embed_dims=embed_dims,
-            depth=depth,
-            patch_size=patch_size,
-            **{
-                k: v[name]
-                for k, v in kwargs.items()
-            })
+        dict(embed_dims=embed_dims, depth=depth, patch_size=patch_size)
         for name, embed_dims in dict(s=384, b=768).items()
         for patch_size in (2, 4, 8)
     }
@@ -90,7 +83,10 @@ class DiT(DiffusionTransformer):
         TypeError: If an argument has a wrong type.
         ValueError: If an argument has a wrong value.
     """
-    arch_zoo = sizes_of(depth=12, num_heads=dict(s=6, b=12))
+    arch_zoo = {
+        name: dict(arch, num_heads=arch['embed_dims'] // 64)
+        for name, arch in sizes_of(depth=12).items()
+    }
     arch_defaults = dict(
         embed_dims=None,
         depth=None,
