@@ -85,7 +85,7 @@ ablate: install
 generate: install
 	$(VENV_PY) tools/dataset_converters/digits.py data/digits
 	$(VENV_PY) tools/dataset_converters/digits.py data/digits_plain --size 32 \
-	    --layouts imagenet
+	    --layouts imagenet --min-ease 1
 	$(VENV_PY) tools/analysis_tools/generate.py --out docs/generation $(ARGS)
 	$(SAMPLE) $(TASKS)/dit_wf_digits.py "$$(cat $(GENERATE)/dit_wf/last_checkpoint)" \
 	    --out docs/generation/dit_wf.png

@@ -17,7 +17,7 @@ model = dict(
     input_size=16,
     # Pixels have limits.
     noise_schedule=dict(beta_schedule='linear', clip_sample=True),
-    test_cfg=dict(sampler='ddim', num_steps=25, guidance_scale=4.))
+    test_cfg=dict(sampler='ddim', num_steps=25, guidance_scale=6.))
 data_preprocessor = dict(
     type='ClsDataPreprocessor', mean=[127.5] * 3, std=[127.5] * 3, to_rgb=True)
 
@@ -60,10 +60,10 @@ param_scheduler = [
         type='CosineAnnealingLR',
         by_epoch=False,
         begin=100,
-        end=6000,
+        end=5000,
         eta_min=6e-5),
 ]
-train_cfg = dict(by_epoch=False, max_iters=6000)
+train_cfg = dict(by_epoch=False, max_iters=5000)
 val_cfg = None
 test_cfg = dict()
 default_hooks = dict(

@@ -11,7 +11,7 @@ from .complexity import model_complexity
 from .tables import Table, markdown, spread
 from .training_log import read_training_log
 
-GUIDANCE = (1., 4.)
+GUIDANCE = (1., 6.)
 METRICS = ['generation/FID', 'generation/IS', 'generation/accuracy']
 
 

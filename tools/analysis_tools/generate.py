@@ -10,7 +10,7 @@ again.
 
     python tools/dataset_converters/digits.py data/digits
     python tools/dataset_converters/digits.py data/digits_plain --size 32 \\
-        --layouts imagenet
+        --layouts imagenet --min-ease 1
     python tools/analysis_tools/generate.py
 """
 import argparse
