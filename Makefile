@@ -21,6 +21,7 @@ PREDICTED = $(VENV_PY) tools/visualization/vis_dynamic_weights.py --num-images 1
 
 GENERATE = work_dirs/generate
 SAMPLE = $(VENV_PY) tools/visualization/sample.py
+TEN = --classes 0 1 2 3 4 5 6 7 8 9 --num-per-class 10
 
 .PHONY: help install demo compare ablate generate benchmark test lint clean
 
@@ -88,9 +89,9 @@ generate: install
 	    --layouts imagenet --min-ease 1
 	$(VENV_PY) tools/analysis_tools/generate.py --out docs/generation $(ARGS)
 	$(SAMPLE) $(TASKS)/dit_wf_digits.py "$$(cat $(GENERATE)/dit_wf/last_checkpoint)" \
-	    --out docs/generation/dit_wf.png
+	    $(TEN) --out docs/generation/dit_wf.png
 	$(SAMPLE) $(TASKS)/dit_digits.py "$$(cat $(GENERATE)/dit/last_checkpoint)" \
-	    --out docs/generation/dit.png
+	    $(TEN) --out docs/generation/dit.png
 
 benchmark: install
 	$(BENCHMARK) wf_t deit_t deit_t_naive deit_t_windowed --profile 1024 \

@@ -105,8 +105,8 @@ def test_trains_and_scores(generate, tmp_path, monkeypatch, capsys):
     base = Path(generate.CLASSIFIER_CONFIG).absolute()
     classifier.write_text(f'''
 _base_ = {str(base)!r}
-model = dict(backbone=dict(arch=dict(_delete_=True, embed_dims=16, depth=2,
-                                     patch_size=16)))
+model = dict(backbone=dict(arch=dict(_delete_=True, embed_dims=16, depth=2)),
+             head=dict(in_channels=16))
 train_cfg = dict(max_epochs=1)
 loader = dict(batch_size=5, num_workers=0, persistent_workers=False,
               dataset=dict(data_root={str(data / 'imagenet')!r}))
