@@ -33,7 +33,7 @@ help:
 	@echo '              receptive fields and predicted weights, into'
 	@echo '              docs/ablation, an hour'
 	@echo 'make generate  WeightFormerDiT beside DiT as generators of digits,'
-	@echo '              into docs/generation, 40 minutes'
+	@echo '              into docs/generation, 40 minutes on 2 cores'
 	@echo 'make benchmark  speed and memory beside DeiT-T, into docs/benchmark,'
 	@echo '              20 minutes'
 	@echo 'make test     the tests; ARGS="-k name" goes to pytest'

@@ -1,5 +1,7 @@
-# WeightFormerDiT generates the digits of tools/dataset_converters/digits.py in
-# 16×16 pixels: the miniature of the ImageNet configs, a third as deep.
+# WeightFormerDiT generates digits of 16×16 pixels: the miniature of the
+# ImageNet configs, a third as deep. The data are made by
+#     python tools/dataset_converters/digits.py data/digits_plain --size 32 \
+#         --layouts imagenet --min-ease 1
 _base_ = 'mmpretrain::_base_/default_runtime.py'
 
 custom_imports = dict(imports=['mmweightformer'], allow_failed_imports=False)
@@ -44,6 +46,7 @@ test_dataloader = dict(
     num_workers=1,
     dataset=dict(dataset, indices=list(range(0, 8000, 4))),
     sampler=dict(type='DefaultSampler', shuffle=False))
+# Of digits in photographs, trained by that config.
 test_evaluator = dict(
     type='GenerationMetric',
     features=dict(

@@ -31,7 +31,7 @@ class Denoiser(NamedTuple):
 
 
 DENOISERS = dict(
-    dit_wf=Denoiser('WeightFormerDiT', 'configs/digits/dit_wf_digits.py', 20,
+    dit_wf=Denoiser('WeightFormerDiT', 'configs/digits/dit_wf_digits.py', 25,
                     'tab:blue'),
     dit=Denoiser('DiT', 'configs/digits/dit_digits.py', 15, 'tab:orange'))
 

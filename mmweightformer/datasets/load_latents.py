@@ -1,4 +1,6 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
+from zipfile import BadZipFile
+
 import numpy as np
 import torch
 from mmcv.transforms import BaseTransform
@@ -50,14 +52,23 @@ class LoadLatents(BaseTransform):
         path = results['img_path']
         try:
             moments = np.load(path)
-        except (EOFError, ValueError) as error:
+            if not isinstance(moments, np.ndarray):
+                raise ValueError('it is an archive of arrays')
+        except (BadZipFile, EOFError, ValueError) as error:
             raise ValueError(f'{path} cannot be read as latents: '
                              f'{error}') from error
+        if moments.dtype.kind != 'f':
+            raise ValueError(f'{path} must hold floating-point latents, got '
+                             f'{moments.dtype}')
         if moments.ndim != 5 or moments.shape[:2] != (2, 2):
             raise ValueError(f'{path} must hold latents of shape '
                              f'(2, 2, C, h, w), got {moments.shape}')
         flip = bool(np.random.random() < self.flip_prob)
         mean, std = moments[int(flip)].astype(np.float32)
+        if not (np.isfinite(mean).all() and np.isfinite(std).all() and
+                (std >= 0).all()):
+            raise ValueError(f'{path} must hold finite means and standard '
+                             'deviations of 0 or more')
         noise = np.random.standard_normal(mean.shape).astype(np.float32)
         # A tensor, since an array would be taken for (H, W, C).
         results['img'] = torch.from_numpy(mean + std * noise)

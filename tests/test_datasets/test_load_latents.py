@@ -84,3 +84,25 @@ def test_refuses(tmp_path):
     (tmp_path / 'z.npy').write_bytes(b'')
     with pytest.raises(ValueError, match=r'z\.npy cannot be read'):
         load(tmp_path / 'z.npy')
+
+
+@pytest.mark.parametrize('content', [
+    np.full(SHAPE, np.nan, np.float16),
+    np.full(SHAPE, -1., np.float16),
+    np.full(SHAPE, 1e300),
+    np.ones(SHAPE, np.complex64),
+    np.full(SHAPE, 'a'),
+])
+def test_names_a_file_of_other_values(tmp_path, content):
+    np.save(tmp_path / 'x.npy', content)
+    with pytest.raises(ValueError, match=r'x\.npy must hold'):
+        load(tmp_path / 'x.npy')
+
+
+@pytest.mark.parametrize('size', [None, 60, 0])
+def test_names_a_damaged_file(tmp_path, size):
+    """An archive, whole and truncated, in place of an array."""
+    np.savez(tmp_path / 'x.npz', np.ones(SHAPE))
+    (tmp_path / 'x.npy').write_bytes((tmp_path / 'x.npz').read_bytes()[:size])
+    with pytest.raises(ValueError, match=r'x\.npy cannot be read'):
+        load(tmp_path / 'x.npy')

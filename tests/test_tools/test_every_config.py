@@ -10,8 +10,9 @@ from helpers import build_backbone, run_tool
 from miniature import WIDTH, make_digits, small_options
 
 # Those of generation have a test of their own.
-CONFIGS = sorted(path for path in Path('configs').glob('*.py')
-                 if not path.stem.startswith('dit_'))
+CONFIGS = sorted(
+    path for path in Path('configs').glob('*.py')
+    if not path.stem.startswith('dit_'))
 # By what stands last in a config's name.
 METRICS = dict(coco='coco/segm_mAP', ade20k='mIoU', in1k='accuracy/top1')
 DOWNSTREAM = Path('configs/mask_rcnn_wf_t_coco.py')

@@ -22,6 +22,13 @@ def missing(stages=('train', ), **cfg):
           dataset=dict(ann_file='no')), ['no  (D.dataset.ann_file)']),
     (dict(type='ConcatDataset',
           datasets=[dict(ann_file='no')]), ['no  (D.datasets[0].ann_file)']),
+    (dict(type='ImageNet', data_root='no',
+          split='val'), ['no/val  (D.data_prefix.img)']),
+    (dict(
+        type='mmpretrain.ImageNet',
+        data_root='no',
+        data_prefix='b',
+        split='val'), ['no/b  (D.data_prefix.img)']),
     (dict(data_root='tests', ann_file='conftest.py'), []),
 ])
 def test_names_what_is_missing(dataset, expected):

@@ -191,7 +191,7 @@ def main() -> None:
     autoencoder = load_autoencoder(args)
     images = sorted(
         path for path in args.src.rglob('*')
-        if path.suffix.lower() in SUFFIXES)
+        if path.suffix.lower() in SUFFIXES and path.is_file())
     if not images:
         sys.exit(f'{args.src} holds no {", ".join(SUFFIXES)}')
     describe(args, autoencoder)

@@ -50,7 +50,7 @@ test_dataloader = dict(
         pipeline=test_pipeline))
 
 # Training is faster from latents that tools/dataset_converters/
-# imagenet_latents.py has cached. A config that takes them says:
+# imagenet_latents.py has cached. A config that takes them says
 #     _base_ = 'dit_wf_s_2_in1k_256.py'
 #     data_preprocessor = _base_.latents_preprocessor
 #     train_dataloader = dict(dataset=_base_.cached_latents)

@@ -1,5 +1,4 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
-from types import ModuleType
 from typing import Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -11,9 +10,9 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor
 
 from ..checks import check_choice, check_int, check_rate
-from ..optional import import_optional
 from .autoencoder import Autoencoder
 from .diffusion_transformer import DiffusionTransformer
+from .noise_schedule import build_schedulers
 from .variational_bound import variational_bound
 
 SAMPLERS = ('ddpm', 'ddim')
@@ -22,10 +21,6 @@ SAMPLERS = ('ddpm', 'ddim')
 def noise_seed(*parts: int) -> int:
     """One seed from several non-negative numbers, spread over 32 bits."""
     return int(np.random.SeedSequence(parts).generate_state(1)[0])
-
-
-def _diffusers() -> ModuleType:
-    return import_optional('diffusers', 'ClassConditionalDiffusion')
 
 
 @MODELS.register_module()
@@ -81,31 +76,29 @@ class ClassConditionalDiffusion(BaseModel):
                  data_preprocessor: Optional[dict] = None,
                  init_cfg: Union[dict, Sequence[dict], None] = None) -> None:
         super().__init__(data_preprocessor, init_cfg)
-        sizes = (input_size, ) * 2 if isinstance(input_size,
-                                                 int) else tuple(input_size)
+        sizes = input_size
+        if not isinstance(input_size, (tuple, list)):
+            sizes = (input_size, input_size)
         if len(sizes) != 2:
             raise ValueError('input_size must be one size or two, got '
                              f'{input_size}')
         for size in sizes:
             check_int('input_size', size, 1)
         check_rate('drop_label_rate', drop_label_rate)
-        self.input_size = sizes
+        self.input_size = tuple(sizes)
         self.drop_label_rate = drop_label_rate
-        self.noise_schedule = dict(noise_schedule)
-        try:
-            self.noise = _diffusers().DDPMScheduler(
-                **self.noise_schedule,
-                variance_type='learned_range',
-                timestep_spacing='linspace')
-        except (TypeError, NotImplementedError) as error:
-            raise ValueError(f'noise_schedule: {error}') from error
-        check_int('noise_schedule.num_train_timesteps', self.num_timesteps, 2)
+        self.noise, self._ddim = build_schedulers(noise_schedule)
         self.test_cfg = dict(self.default_test_cfg)
         self.test_cfg = self._sampling(**(test_cfg or {}))
         self.denoiser = MODELS.build(denoiser)
         if not isinstance(self.denoiser, DiffusionTransformer):
             raise ValueError('denoiser must be a DiffusionTransformer, got '
                              f'{denoiser.get("type")!r}')
+        patch_size = self.denoiser.patch_size
+        if any(size % patch_size for size in sizes):
+            raise ValueError(
+                'input_size must be a multiple of the denoiser\'s '
+                f'patch_size, {patch_size}, got {input_size}')
         self.autoencoder = autoencoder and Autoencoder(autoencoder)
 
     @property
@@ -177,12 +170,19 @@ class ClassConditionalDiffusion(BaseModel):
             inputs = self.autoencoder.encode(inputs)
         batch, device = inputs.shape[0], inputs.device
         labels = self._labels(data_samples).to(device)
+        if len(labels) != batch:
+            raise ValueError('data_samples must hold a gt_label for each of '
+                             f'{batch} inputs, got {len(labels)}')
         dropped = torch.rand(batch, device=device) < self.drop_label_rate
         labels = labels.masked_fill(dropped, self.denoiser.num_classes)
         timesteps = torch.randint(self.num_timesteps, (batch, ), device=device)
+        # The bound has logarithms that half precision does not.
+        inputs = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
         noise = torch.randn_like(inputs)
         noisy = self.noise.add_noise(inputs, noise, timesteps)
-        out = self.denoiser(noisy, timesteps, labels).to(inputs.dtype)
+        weight = self.denoiser.patch_embed.weight
+        out = self.denoiser(noisy.to(weight.dtype), timesteps,
+                            labels).to(inputs.dtype)
         predicted, fraction = out.chunk(2, dim=1)
         bound = variational_bound(self.noise.betas, inputs, noisy, timesteps,
                                   predicted.detach(), fraction)
@@ -218,6 +218,9 @@ class ClassConditionalDiffusion(BaseModel):
 
     def _labels(self, data_samples: Sequence[BaseDataElement]) -> Tensor:
         labels = torch.cat([sample.gt_label for sample in data_samples])
+        return self._check_labels(labels)
+
+    def _check_labels(self, labels: Tensor) -> Tensor:
         wrong = labels[(labels < 0) | (labels >= self.denoiser.num_classes)]
         if len(wrong):
             raise ValueError(
@@ -258,6 +261,10 @@ class ClassConditionalDiffusion(BaseModel):
             guidance_scale=guidance_scale,
             num_steps=num_steps,
             sampler=sampler)
+        if labels.ndim != 1 or labels.dtype != torch.long:
+            raise TypeError('labels must be int64, (B,), got '
+                            f'{labels.dtype}, {tuple(labels.shape)}')
+        self._check_labels(labels)
         if len(seeds) != len(labels):
             raise ValueError(f'there must be a seed for each of {len(labels)} '
                              f'labels, got {len(seeds)}')
@@ -282,18 +289,22 @@ class ClassConditionalDiffusion(BaseModel):
                 on_step()
         if self.autoencoder:
             x = self.autoencoder.decode(x)
+        if not x.isfinite().all():
+            # As images they would be black, and scored.
+            raise ValueError('samples are not finite: the weights are not, '
+                             'or the training went wrong')
         return ((x + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
 
     def _scheduler(self, cfg: dict, generators: list) -> Tuple:
         """Of diffusers, and the arguments of its steps."""
         kwargs = dict(generator=generators)
-        scheduler = type(self.noise).from_config(self.noise.config)
+        scheduler = self.noise
         if cfg['sampler'] == 'ddim':
-            # Unlike DDPM's, its steps are taken to be of equal length.
-            scheduler = _diffusers().DDIMScheduler(
-                **self.noise_schedule, timestep_spacing='trailing')
+            scheduler = self._ddim
             # Without noise, and with the noise that a clipped image implies.
             kwargs = dict(
                 use_clipped_model_output=self.noise.config.clip_sample)
+        # Their steps are a state.
+        scheduler = type(scheduler).from_config(scheduler.config)
         scheduler.set_timesteps(cfg['num_steps'])
         return scheduler, kwargs

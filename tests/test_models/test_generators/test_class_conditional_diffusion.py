@@ -212,3 +212,58 @@ def test_says_that_diffusers_is_absent(monkeypatch):
     monkeypatch.setitem(sys.modules, 'diffusers', None)
     with pytest.raises(ImportError, match=r'\.\[optional\]'):
         build()
+
+
+@pytest.mark.parametrize('schedule', [
+    dict(prediction_type='v_prediction'),
+    dict(variance_type='fixed_small'),
+    dict(beta_start=-1.),
+    dict(beta_start=2., beta_end=5.),
+    dict(beta_start=0., beta_end=0.),
+    dict(clip_sample_range=0),
+    dict(trained_betas=[.1, .2, .3]),
+    dict(beta_schedule='sigmoid'),
+    dict(num_train_timesteps=-4),
+    dict(steps=10),
+])
+def test_refuses_a_wrong_noise_schedule(schedule):
+    with pytest.raises(ValueError, match='noise_schedule'):
+        build(noise_schedule=schedule)
+
+
+@pytest.mark.parametrize('kwargs, message', [
+    (dict(input_size=7), 'multiple of the denoiser.* patch_size, 2, got 7'),
+    (dict(input_size=(8, 7)), r'patch_size, 2, got \(8, 7\)'),
+    (dict(input_size=None), 'input_size must be an int .* got None'),
+    (dict(noise_schedule=5), 'noise_schedule must be a dict, got 5'),
+])
+def test_refuses_before_training(kwargs, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        build(**kwargs)
+
+
+def test_every_input_has_a_label():
+    with pytest.raises(ValueError, match='each of 2 inputs, got 1'):
+        build()(torch.rand(2, 3, 4, 6), data_samples([1]), mode='loss')
+
+
+@pytest.mark.parametrize('labels', [[5], [-1], [0.5], [[1]]])
+def test_refuses_labels_that_are_none(labels):
+    with pytest.raises((TypeError, ValueError), match='label'):
+        build().sample(torch.tensor(labels), [0])
+
+
+def test_samples_that_are_not_finite_are_no_images():
+    model = build()
+    model.denoiser.final_layer.linear.bias.data.fill_(float('nan'))
+    with pytest.raises(ValueError, match='not finite'):
+        model.sample(torch.tensor([1]), [0])
+
+
+def test_trains_in_half_precision():
+    model = build(drop_label_rate=0.).bfloat16()
+    losses = model(
+        torch.rand(2, 3, 4, 6).bfloat16(), data_samples([0, 1]), mode='loss')
+    sum(losses.values()).backward()
+    assert all(loss.isfinite() for loss in losses.values())
+    assert all(p.grad.isfinite().all() for p in model.parameters())
