@@ -53,7 +53,8 @@ class GenerationMetric(BaseMetric):
     Raises:
         FileNotFoundError: If ``reference`` or a checkpoint is missing.
         ImportError: If torchmetrics is not installed.
-        ValueError: If ``reference`` holds no such arrays.
+        ValueError: If ``reference`` holds no such arrays, or ``features`` is
+            no feature network.
     """
 
     default_prefix = 'generation'
@@ -69,6 +70,9 @@ class GenerationMetric(BaseMetric):
         self.reference = None if reference is None else _read_statistics(
             reference)
         self.network: nn.Module = MODELS.build(features).eval()
+        if not hasattr(self.network, 'predicts_labels'):
+            raise ValueError('features must be a feature network, such as '
+                             f'ClassifierFeatures, got {features["type"]!r}')
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
         """Keep the features of one batch.
@@ -81,7 +85,8 @@ class GenerationMetric(BaseMetric):
                 where the former are.
 
         Raises:
-            ValueError: If images are missing or not such, if a label is none
+            ValueError: If images are missing or not such, if there are not
+                as many inputs as samples, if a label is none
                 of the network's classes, if features are not finite or if
                 their number is not that of ``reference``.
         """
@@ -94,10 +99,12 @@ class GenerationMetric(BaseMetric):
         features, logits = self._extract('pred_img', images)
         results = dict(fake=features, logits=logits)
         if self.reference is None:
-            real = [
-                image.to(images[0].device).flip(0)
-                for image in data_batch['inputs']
-            ]
+            inputs = (data_batch or {}).get('inputs', ())
+            if len(inputs) != len(images):
+                raise ValueError('the data must have as many inputs as there '
+                                 f'are samples, {len(images)}, got '
+                                 f'{len(inputs)}')
+            real = [image.to(images[0].device).flip(0) for image in inputs]
             results['real'] = self._extract('inputs', real)[0]
         elif features.shape[1:] != self.reference[0].shape:
             raise ValueError(f'reference has {len(self.reference[0])} '

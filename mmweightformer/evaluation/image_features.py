@@ -17,6 +17,8 @@ from ..utils.checkpoint import reading
 
 def check_file(name: str, path: str) -> None:
     """Raise unless ``path`` is a file."""
+    if not isinstance(path, str):
+        raise TypeError(f'{name} must be the path of a file, got {path!r}')
     if not osp.isfile(path):
         raise FileNotFoundError(f'{name} must be a file, and there is none '
                                 f'at {path}')
@@ -35,6 +37,7 @@ class ClassifierFeatures(nn.Module):
 
     Raises:
         FileNotFoundError: If there is no such config or checkpoint.
+        TypeError: If one of them is not a str.
         ValueError: If the config is not one of a classifier or its test
             pipeline has no size, or if the checkpoint does not fit.
     """
@@ -45,6 +48,9 @@ class ClassifierFeatures(nn.Module):
     def __init__(self, config: str, checkpoint: str) -> None:
         super().__init__()
         check_file('checkpoint', checkpoint)
+        if not isinstance(config, str):
+            raise TypeError('config must be the path of a config, got '
+                            f'{config!r}')
         cfg = Config.fromfile(config)
         self.resize, self.crop = _test_size(cfg, config)
         self.model = build_model(cfg)
@@ -99,6 +105,7 @@ class InceptionFeatures(nn.Module):
     Raises:
         FileNotFoundError: If there is no such file.
         ImportError: If torch-fidelity is not installed.
+        TypeError: If ``checkpoint`` is not a str.
         ValueError: If the file does not hold the weights.
     """
 

@@ -222,7 +222,15 @@ def test_errors():
     with pytest.raises(ValueError, match='inputs must be uint8.*float32'):
         process(metric, [image.float() for image in images], images)
     with pytest.raises(ValueError, match=r'inputs must .*\(4, 2, 3\)'):
-        process(metric, [torch.zeros(4, 2, 3, dtype=torch.uint8)], images)
+        process(metric, [torch.zeros(4, 2, 3, dtype=torch.uint8)] * 3, images)
+    with pytest.raises(ValueError, match='inputs .* samples, 3, got 2'):
+        process(metric, images[:2], images)
+    with pytest.raises(ValueError, match='inputs .* samples, 3, got 0'):
+        metric.process(None,
+                       [dict(pred_img=image, gt_label=0) for image in images])
+    with pytest.raises(ValueError, match="feature network.* got 'ReLU'"):
+        METRICS.build(
+            dict(type='GenerationMetric', features=dict(type='ReLU')))
     with pytest.raises(ValueError, match='pred_img must be uint8'):
         process(metric, images, [image / 255 for image in images])
     with pytest.raises(ValueError, match='2 classes, and gt_label is 2'):
@@ -385,6 +393,10 @@ def test_errors_of_classifier(classifier, tmp_path):
     cfg['checkpoint'] = checkpoint = str(tmp_path / 'classifier.pth')
     with pytest.raises(FileNotFoundError, match='no.py'):
         MODELS.build(cfg)
+    with pytest.raises(TypeError, match='config must .* got 5'):
+        MODELS.build(dict(cfg, config=5))
+    with pytest.raises(TypeError, match='checkpoint must .* got None'):
+        MODELS.build(dict(cfg, checkpoint=None))
     config = tmp_path / 'classifier.py'
     cfg['config'], text = str(config), config.read_text()
     state = torch.load(checkpoint)

@@ -55,17 +55,18 @@ def options(path, folder, work_dir):
         depth=depth,
         patch_size=patch_size,
         **heads)
-    given = {
-        f'model.denoiser.arch.{k}': v
-        for k, v in arch.items()
-    }
+    given = {f'model.denoiser.arch.{k}': v for k, v in arch.items()}
     for stage in 'train', 'test':
         loader = f'{stage}_dataloader'
         given.update({
-            f'{loader}.num_workers': 0,
-            f'{loader}.persistent_workers': False,
-            f'{loader}.batch_size': 5,
-            f'{loader}.dataset.data_root': folder / 'imagenet',
+            f'{loader}.num_workers':
+            0,
+            f'{loader}.persistent_workers':
+            False,
+            f'{loader}.batch_size':
+            5,
+            f'{loader}.dataset.data_root':
+            folder / 'imagenet',
             f'{loader}.dataset.metainfo.classes':
             folder / 'imagenet' / 'classes.txt',
         })
@@ -98,9 +99,8 @@ def options(path, folder, work_dir):
     else:
         given['test_dataloader.dataset.indices'] = 10
         given['param_scheduler.1.end'] = 200
-    return ['--work-dir', work_dir, '--cfg-options'] + [
-        f'{k}={v}'.replace(' ', '') for k, v in given.items()
-    ]
+    return ['--work-dir', work_dir, '--cfg-options'
+            ] + [f'{k}={v}'.replace(' ', '') for k, v in given.items()]
 
 
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)
@@ -148,8 +148,8 @@ def test_published_training(path):
     assert denoiser.patch_size == int(patch_size)
     assert len(denoiser.layers) == dict(wf=15, dit=12)[kind]
     optimizer = cfg.optim_wrapper.optimizer
-    assert (optimizer.type, optimizer.lr,
-            optimizer.weight_decay) == ('AdamW', 1e-4, 0)
+    assert (optimizer.type, optimizer.lr, optimizer.weight_decay) == ('AdamW',
+                                                                      1e-4, 0)
     assert cfg.train_cfg.max_iters == 400000
     assert cfg.auto_scale_lr.base_batch_size == 256
     assert math.isclose(cfg.custom_hooks[0].momentum, 1 - 0.9999)
