@@ -2,7 +2,7 @@
 """The denoisers of tools/analysis_tools/generate.py, and its report."""
 import json
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Sequence
+from typing import Dict, NamedTuple, Sequence
 
 import numpy as np
 from mmengine.config import Config
@@ -93,8 +93,8 @@ def _draw_losses(work_dir: Path, path: Path) -> None:
     figure = Figure((6, 4), layout='constrained')
     axes = figure.subplots()
     for name, denoiser in DENOISERS.items():
-        losses: List = read_training_log(work_dir / name, []).losses
-        iterations, values = np.array(losses).T
+        losses = np.array(read_training_log(work_dir / name, []).losses)
+        iterations, values = losses.T
         axes.plot(
             iterations, values, label=denoiser.title, color=denoiser.colour)
     axes.set(xlabel='iteration', ylabel='training loss', yscale='log')

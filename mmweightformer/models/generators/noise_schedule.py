@@ -16,6 +16,8 @@ def build_schedulers(noise_schedule: dict) -> Tuple[Any, Any]:
 
     Raises:
         ImportError: If diffusers is not installed.
+        TypeError: If ``noise_schedule`` is not a dict, or its
+            ``num_train_timesteps`` no int.
         ValueError: If ``noise_schedule`` has an argument that is not theirs,
             or a wrong value.
     """
