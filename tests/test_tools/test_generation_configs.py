@@ -122,6 +122,32 @@ def test_trains_and_is_scored(path, folder, tmp_path):
         assert 'NaN' not in lines
 
 
+def test_trains_from_cached_latents(folder, tmp_path):
+    """By a config as the README has it."""
+    images, latents = folder / 'imagenet', tmp_path / 'latents'
+    for split in 'train', 'val':
+        assert run_tool('tools/dataset_converters/imagenet_latents.py',
+                        folder / 'autoencoder', images / split,
+                        latents / split, '--size', 64, '--num-workers',
+                        0) is None
+    base = Path('configs/dit_wf_s_8_in1k_256.py').absolute()
+    path = tmp_path / 'cached.py'
+    path.write_text(f"""
+_base_ = {str(base)!r}
+data_preprocessor = _base_.latents_preprocessor
+train_dataloader = dict(dataset=_base_.cached_latents)
+""")
+    arguments = options(base, folder, tmp_path)
+    given = dict(
+        option.split('=', 1) for option in arguments[3:]
+        if 'dataset.pipeline' not in option)
+    given['train_dataloader.dataset.data_root'] = latents
+    assert run_tool('tools/train.py', path, *arguments[:3],
+                    *(f'{k}={v}' for k, v in given.items())) is None
+    saved = torch.load(tmp_path / 'iter_2.pth', weights_only=False)
+    assert all(v.isfinite().all() for v in saved['state_dict'].values())
+
+
 def test_the_twins_differ_in_their_denoiser_alone():
     for path in CONFIGS:
         twin = path.with_name(path.name.replace('dit_', 'dit_wf_'))
