@@ -84,8 +84,17 @@ def test_own_strategy():
 
 
 def test_named_files_exist():
-    for path in re.findall(r'\]\(([^)]+)\)|python (\S+\.py)', README):
+    for path in re.findall(r'\]\(([^#)]+)\)|python (\S+\.py)', README):
         assert Path(path[0] or path[1]).exists(), path
+
+
+def test_named_sections_exist():
+    sections = {
+        title.lower().replace(' ', '-')
+        for title in re.findall(r'^#+ (.*)$', README, re.MULTILINE)
+    }
+    for anchor in re.findall(r'\]\(#([^)]+)\)', README):
+        assert anchor in sections
 
 
 def test_environment_report():

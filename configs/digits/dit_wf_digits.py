@@ -46,13 +46,13 @@ test_dataloader = dict(
     num_workers=1,
     dataset=dict(dataset, indices=list(range(0, 8000, 4))),
     sampler=dict(type='DefaultSampler', shuffle=False))
-# Of digits in photographs, trained by that config.
+# The features are those of the classifier that `make generate` trains.
 test_evaluator = dict(
     type='GenerationMetric',
     features=dict(
         type='ClassifierFeatures',
         config='configs/digits/wf_t_digits.py',
-        checkpoint='work_dirs/wf_t_digits/epoch_5.pth'))
+        checkpoint='work_dirs/generate/classifier/epoch_5.pth'))
 
 optim_wrapper = dict(
     optimizer=dict(type='AdamW', lr=6e-3, weight_decay=0., fused=True),

@@ -52,7 +52,7 @@ def write_report(work_dir: Path, runs: Sequence, out: Path) -> None:
     }
     lines = [
         '# Generation of digits', '', 'Each figure is the mean and the range '
-        'over the seeds of sampling of one training.', '',
+        'over the sampling seeds, of one training.', '',
         *markdown(_table(runs, results), right=6), '',
         'The classifier in whose features images are compared has an accuracy '
         'of {:.3f} on validation images.'.format(

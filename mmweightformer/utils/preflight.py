@@ -70,8 +70,10 @@ def _data_paths(node: dict) -> Iterator[Tuple[str, str]]:
     root, prefixes = node.get('data_root'), node.get('data_prefix')
     if root and not _is_local(root):
         return
-    if not prefixes and str(node.get('type')).split('.')[-1] == 'ImageNet':
-        prefixes = node.get('split')  # as mmpretrain has it
+    # mmpretrain's ImageNet takes one of these for its folder.
+    if not prefixes and node.get('split') in ('train', 'val', 'test') and str(
+            node.get('type')).split('.')[-1] == 'ImageNet':
+        prefixes = node['split']
     if not isinstance(prefixes, dict):
         prefixes = dict(img=prefixes)
     paths = {f'data_prefix.{key}': path for key, path in prefixes.items()}

@@ -120,7 +120,7 @@ model = dict(
 @pytest.mark.parametrize('size, message', [
     ('None', 'at None×None: TypeError: shape must be an int'),
     ('[8]', 'at 8: ValueError: shape must be a height and a width'),
-    ('7', 'at 7×7: ValueError: .*multiples of patch_size=2, got 7×7'),
+    ('7', "at 7×7: ValueError: .*the denoiser's patch_size, 2, got 7"),
 ])
 def test_denoiser_of_a_wrong_size(size, message, tmp_path):
     config = tmp_path / 'diffusion.py'
