@@ -8,7 +8,7 @@ import sys
 import zipfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Sequence, TextIO
+from typing import Collection, Sequence, TextIO
 
 from mmengine.config import Config, DictAction
 from mmengine.registry import RUNNERS
@@ -48,6 +48,28 @@ def add_runner_arguments(parser: argparse.ArgumentParser) -> None:
         help='job launcher')
     # torch.distributed.launch passes it in either spelling.
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0)
+
+
+# Of figures, with text and lines.
+FIGURE_SUFFIXES = ('.png', '.pdf', '.svg')
+
+
+def check_suffix(parser: argparse.ArgumentParser, out: str,
+                 suffixes: Collection[str]) -> None:
+    """Stop unless the file to write has one of the suffixes."""
+    if osp.splitext(out)[1] not in suffixes:
+        parser.error(f'--out must end with one of {", ".join(suffixes)}, got '
+                     f'{out}')
+
+
+def check_at_least(parser: argparse.ArgumentParser, args: argparse.Namespace,
+                   **least: int) -> None:
+    """Stop unless each of the arguments that are given is large enough."""
+    for name, low in least.items():
+        value = getattr(args, name)
+        if value is not None and value < low:
+            parser.error(f'--{name.replace("_", "-")} must be at least {low}, '
+                         f'got {value}')
 
 
 # What each launcher sets for its processes.

@@ -31,6 +31,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from mmweightformer.models.generators.autoencoder import Autoencoder
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import common  # noqa: E402
+
 SUFFIXES = ('.jpg', '.jpeg', '.png', '.ppm', '.bmp', '.pgm', '.tif')
 Batch = Tuple[Optional[Tensor], List[Path], List[Path]]
 
@@ -71,10 +74,7 @@ def parse_args() -> argparse.Namespace:
         help='such as cpu or cuda:1. Defaults to the accelerator, if there '
         'is one')
     args = parser.parse_args()
-    for name, low in dict(size=1, batch_size=1, num_workers=0).items():
-        if getattr(args, name) < low:
-            parser.error(f'--{name.replace("_", "-")} must be at least {low}, '
-                         f'got {getattr(args, name)}')
+    common.check_at_least(parser, args, size=1, batch_size=1, num_workers=0)
     return args
 
 

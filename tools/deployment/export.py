@@ -48,9 +48,7 @@ def parse_args() -> argparse.Namespace:
         default='model',
         help="'backbone' exports the backbone alone. Defaults to 'model'")
     args = parser.parse_args()
-    if osp.splitext(args.out)[1] not in SUFFIXES:
-        parser.error(f'--out must end with one of {", ".join(SUFFIXES)}, got '
-                     f'{args.out}')
+    common.check_suffix(parser, args.out, SUFFIXES)
     return args
 
 

@@ -23,7 +23,6 @@ from mmweightformer.utils import load_state_dict
 sys.path.insert(0, osp.join(osp.dirname(__file__), '..'))
 import common  # noqa: E402
 
-SUFFIXES = ('.png', '.pdf', '.svg')
 GAP = 2  # pixels between samples
 
 
@@ -73,15 +72,8 @@ def parse_args() -> argparse.Namespace:
         help='such as cpu or cuda:1. Defaults to the accelerator, if there '
         'is one')
     args = parser.parse_args()
-    for name, low in dict(num_per_class=1, batch_size=1).items():
-        if getattr(args, name) < low:
-            parser.error(f'--{name.replace("_", "-")} must be at least {low}, '
-                         f'got {getattr(args, name)}')
-    if args.seed is not None and args.seed < 0:
-        parser.error(f'--seed must be at least 0, got {args.seed}')
-    if osp.splitext(args.out)[1] not in SUFFIXES:
-        parser.error(f'--out must end with one of {", ".join(SUFFIXES)}, got '
-                     f'{args.out}')
+    common.check_at_least(parser, args, num_per_class=1, batch_size=1, seed=0)
+    common.check_suffix(parser, args.out, common.FIGURE_SUFFIXES)
     return args
 
 

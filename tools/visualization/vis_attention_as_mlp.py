@@ -13,9 +13,8 @@ from mmweightformer.analysis.attention_as_mlp import (LayerSize, draw_sizes,
                                                       layer_sizes)
 
 sys.path.insert(0, osp.join(osp.dirname(__file__), '..'))
-from common import plain_file_errors  # noqa: E402
+from common import FIGURE_SUFFIXES, plain_file_errors  # noqa: E402
 
-SUFFIXES = ('.png', '.pdf', '.svg')
 PATCH_SIZE = 16
 
 
@@ -29,7 +28,7 @@ def parse_args() -> argparse.Namespace:
         'out',
         nargs='?',
         default='work_dirs/attention_as_mlp.png',
-        help=f'the figure, one of {", ".join(SUFFIXES)}. Defaults to '
+        help=f'the figure, one of {", ".join(FIGURE_SUFFIXES)}. Defaults to '
         '%(default)s')
     parser.add_argument(
         '--sizes',
@@ -53,9 +52,10 @@ def parse_args() -> argparse.Namespace:
     if args.channels < 1 or args.channels % 4 or args.channels % args.heads:
         parser.error('--channels must be a positive multiple of 4 and of '
                      f'--heads ({args.heads}), got {args.channels}')
-    if not args.out.lower().endswith(SUFFIXES):
-        parser.error(f'out must end with one of {", ".join(SUFFIXES)}, got '
-                     f'{args.out}')
+    if not args.out.lower().endswith(FIGURE_SUFFIXES):
+        parser.error(
+            f'out must end with one of {", ".join(FIGURE_SUFFIXES)}, got '
+            f'{args.out}')
     return args
 
 

@@ -26,8 +26,6 @@ from mmweightformer.analysis.receptive_field import (Panel, build_for_field,
 sys.path.insert(0, osp.join(osp.dirname(__file__), '..'))
 import common  # noqa: E402
 
-SUFFIXES = ('.png', '.pdf', '.svg')
-
 
 class Model(NamedTuple):
     label: str
@@ -97,11 +95,8 @@ def parse_args() -> argparse.Namespace:
         if getattr(args, name) < 1:
             parser.error(f'--{name.replace("_", "-")} must be positive, got '
                          f'{getattr(args, name)}')
-    if args.cone is not None and args.cone < 0:
-        parser.error(f'--cone must be at least 0, got {args.cone}')
-    if osp.splitext(args.out)[1] not in SUFFIXES:
-        parser.error(f'--out must end with one of {", ".join(SUFFIXES)}, got '
-                     f'{args.out}')
+    common.check_at_least(parser, args, cone=0)
+    common.check_suffix(parser, args.out, common.FIGURE_SUFFIXES)
     if args.labels is not None and len(args.labels) != len(args.models):
         parser.error(f'--labels must be one for each of {len(args.models)} '
                      f'models, got {len(args.labels)}')

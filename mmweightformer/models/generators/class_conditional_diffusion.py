@@ -23,6 +23,10 @@ def noise_seed(*parts: int) -> int:
     return int(np.random.SeedSequence(parts).generate_state(1)[0])
 
 
+def _labels(data_samples: Sequence[BaseDataElement]) -> Tensor:
+    return torch.cat([sample.gt_label for sample in data_samples])
+
+
 @MODELS.register_module()
 class ClassConditionalDiffusion(BaseModel):
     r"""Diffusion of images, or of latents of an autoencoder, by class.
@@ -96,9 +100,8 @@ class ClassConditionalDiffusion(BaseModel):
                              f'{denoiser.get("type")!r}')
         patch_size = self.denoiser.patch_size
         if any(size % patch_size for size in sizes):
-            raise ValueError(
-                'input_size must be a multiple of the denoiser\'s '
-                f'patch_size, {patch_size}, got {input_size}')
+            raise ValueError("input_size must be a multiple of the denoiser's "
+                             f'patch_size, {patch_size}, got {input_size}')
         self.autoencoder = autoencoder and Autoencoder(autoencoder)
 
     @property
@@ -169,7 +172,7 @@ class ClassConditionalDiffusion(BaseModel):
         if self.autoencoder and self.autoencoder.is_image(inputs):
             inputs = self.autoencoder.encode(inputs)
         batch, device = inputs.shape[0], inputs.device
-        labels = self._labels(data_samples).to(device)
+        labels = self._check_labels(_labels(data_samples)).to(device)
         if len(labels) != batch:
             raise ValueError('data_samples must hold a gt_label for each of '
                              f'{batch} inputs, got {len(labels)}')
@@ -211,14 +214,10 @@ class ClassConditionalDiffusion(BaseModel):
             noise_seed(self.test_cfg['seed'], sample.sample_idx)
             for sample in data_samples
         ]
-        images = self.sample(self._labels(data_samples), seeds)
+        images = self.sample(_labels(data_samples), seeds)
         for sample, image in zip(data_samples, images):
             sample.set_field(image, 'pred_img')
         return list(data_samples)
-
-    def _labels(self, data_samples: Sequence[BaseDataElement]) -> Tensor:
-        labels = torch.cat([sample.gt_label for sample in data_samples])
-        return self._check_labels(labels)
 
     def _check_labels(self, labels: Tensor) -> Tensor:
         wrong = labels[(labels < 0) | (labels >= self.denoiser.num_classes)]
