@@ -4,7 +4,7 @@ _base_ = [
     'mmdet::_base_/models/mask-rcnn_r50_fpn.py',
     'mmdet::_base_/datasets/coco_instance.py',
     'mmdet::_base_/schedules/schedule_1x.py',
-    'mmdet::_base_/default_runtime.py',
+    '_base_/mmdet_runtime.py',
 ]
 # Behind _base_, or mmengine takes the file for one of its new style.
 from mmengine.device import get_device  # noqa: E402

@@ -3,7 +3,7 @@
 _base_ = [
     'mmpretrain::_base_/datasets/imagenet_bs64_swin_224.py',
     'mmpretrain::_base_/schedules/imagenet_bs1024_adamw_swin.py',
-    'mmpretrain::_base_/default_runtime.py',
+    '_base_/mmpretrain_runtime.py',
 ]
 
 # So that the packages' own tools know the plugin as well.

@@ -2,7 +2,7 @@
 # 400,000 iterations of 256 images, at a constant lr without warm-up.
 _base_ = [
     './datasets/imagenet_diffusion_256.py',
-    'mmpretrain::_base_/default_runtime.py',
+    './mmpretrain_runtime.py',
 ]
 
 # So that the packages' own tools know the plugin as well.

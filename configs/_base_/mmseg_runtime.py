@@ -4,11 +4,11 @@ default_hooks = dict(
     logger=dict(type='LoggerHook', interval=50, log_metric_by_epoch=False),
     param_scheduler=dict(type='ParamSchedulerHook'),
     checkpoint=dict(
-        type='CheckpointHook',
+        type='AtomicCheckpointHook',
         by_epoch=False,
         interval=16000,
         max_keep_ckpts=3),
-    sampler_seed=dict(type='DistSamplerSeedHook'),
+    sampler_seed=dict(type='IterationSeedHook'),
     visualization=dict(type='SegVisualizationHook'))
 
 env_cfg = dict(

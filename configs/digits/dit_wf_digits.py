@@ -2,7 +2,7 @@
 # ImageNet configs, a third as deep. The data are made by
 #     python tools/dataset_converters/digits.py data/digits_plain --size 32 \
 #         --layouts imagenet --min-ease 1
-_base_ = 'mmpretrain::_base_/default_runtime.py'
+_base_ = '../_base_/mmpretrain_runtime.py'
 
 custom_imports = dict(imports=['mmweightformer'], allow_failed_imports=False)
 

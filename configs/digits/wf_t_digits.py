@@ -1,6 +1,6 @@
 # WeightFormer-T classifies the digits that tools/dataset_converters/digits.py
 # makes: the miniature of ImageNet, on which the comparison pre-trains.
-_base_ = 'mmpretrain::_base_/default_runtime.py'
+_base_ = '../_base_/mmpretrain_runtime.py'
 
 custom_imports = dict(imports=['mmweightformer'], allow_failed_imports=False)
 

@@ -1,5 +1,9 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
-from .hooks import DynamicWeightsHook
+from .hooks import (AtomicCheckpointHook, DynamicWeightsHook,
+                    IterationSeedHook, NonFiniteHook)
 from .optimizers import LayerDecayOptimWrapperConstructor
 
-__all__ = ['DynamicWeightsHook', 'LayerDecayOptimWrapperConstructor']
+__all__ = [
+    'AtomicCheckpointHook', 'DynamicWeightsHook', 'IterationSeedHook',
+    'LayerDecayOptimWrapperConstructor', 'NonFiniteHook'
+]

@@ -1,0 +1,6 @@
+# The runtime of MMDetection, with hooks after which nothing is lost by a crash.
+_base_ = 'mmdet::_base_/default_runtime.py'
+
+default_hooks = dict(
+    sampler_seed=dict(type='IterationSeedHook'),
+    checkpoint=dict(type='AtomicCheckpointHook'))
