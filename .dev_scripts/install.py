@@ -224,22 +224,53 @@ def whole(env, content):
             and mark.read_text() == content)
 
 
-def make_dependencies(env, stack, wheels, steps, tmp):
+def lock_path(stack):
+    name = f'{stack}-py{PYTHON.replace(".", "")}.txt'
+    return ROOT / 'requirements' / 'locked' / name
+
+
+def split_lock(locked, tmp):
+    """A lock file as pip's arguments for build tools, mmcv and all others."""
+    parts = {'build': '', 'mmcv': '', 'others': ''}
+    # An entry goes on in indented lines.
+    for entry in re.findall(r'^[^\s#].*\n(?:\s.*\n)*', locked.read_text(),
+                            re.M):
+        name = re.match(r'[\w.-]+', entry).group()
+        part = ('mmcv' if name.endswith('mmcv') else
+                'build' if name in pins('build') else 'others')
+        parts[part] += entry
+    for part, entries in parts.items():
+        (tmp / f'{part}.txt').write_text(entries)
+        parts[part] = [
+            '--no-deps', '--require-hashes', '-r', tmp / f'{part}.txt'
+        ]
+    return parts['build'], parts['others'], parts['mmcv']
+
+
+def make_dependencies(env, stack, locked, wheels, steps, tmp):
     requirements = ROOT / 'requirements'
     pinned, pip = pins(stack), [env / 'bin/python', '-I', '-m', 'pip']
     pinning = ['-c', requirements / f'{stack}.txt']
     mmcv = next(line for name, line in pinned.items() if name.endswith('mmcv'))
-    torch = [pinned['torch'], pinned['torchvision']]
+    title = f'{pinned["torch"]}, usually 2 to 5 minutes (a large download)'
+    if locked is None:
+        build = ['-r', requirements / 'build.txt'] + pinning
+        first = [pinned['torch'], pinned['torchvision']] + pinning
+        source, others = ['--no-deps', mmcv], []
+        for name in (stack, 'optional', 'tests'):
+            others += ['-r', requirements / f'{name}.txt']
+    else:
+        build, first, source = split_lock(locked, tmp)
+        others = ['--no-deps']
+        title = f'all of {locked.name} but mmcv, usually 3 to 7 minutes'
 
     if env.exists():
         say('  (an unfinished one is there: it is made anew)')
         shutil.rmtree(env)
     steps.run('virtual environment, a few seconds',
               [sys.executable, '-m', 'venv', env])
-    steps.run('build tools, usually under a minute',
-              pip + ['install', '-r', requirements / 'build.txt'] + pinning)
-    steps.run(f'{torch[0]}, usually 2 to 5 minutes (a large download)',
-              pip + ['install'] + torch + pinning)
+    steps.run('build tools, usually under a minute', pip + ['install'] + build)
+    steps.run(title, pip + ['install', '--no-build-isolation'] + first)
     if not wheels.exists():
         # pip's own cache would offer this wheel to any other torch as well.
         # Without a CUDA compiler, a visible GPU would break the build.
@@ -250,19 +281,19 @@ def make_dependencies(env, stack, wheels, steps, tmp):
         steps.run(
             f'compiling {mmcv}, {about}',
             pip + [
-                'wheel', '-v', '--no-deps', '--no-cache-dir',
-                '--no-build-isolation', '-w', tmp / 'wheel', mmcv
-            ],
+                'wheel', '-v', '--no-cache-dir', '--no-build-isolation', '-w',
+                tmp / 'wheel'
+            ] + source,
             MMCV_WITH_OPS='1',
             MAX_JOBS=str(number),
             **hide)
         wheels.parent.mkdir(exist_ok=True)
         os.replace(tmp / 'wheel', wheels)
-    packages = list(wheels.glob('*.whl'))
-    for name in (stack, 'optional', 'tests'):
-        packages += ['-r', requirements / f'{name}.txt']
-    steps.run('the other packages, usually 1 to 2 minutes',
-              pip + ['install', '--no-build-isolation'] + packages)
+    packages = list(wheels.glob('*.whl')) + others
+    steps.run(
+        'the other packages, usually 1 to 2 minutes'
+        if locked is None else 'mmcv, a few seconds',
+        pip + ['install', '--no-build-isolation'] + packages)
     steps.run('checking that they work together, usually 10 to 30 seconds',
               [env / 'bin/python', '-I', '-c', CHECK])
     (env / MARK).write_text(env.name)
@@ -294,6 +325,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     parser.add_argument('--venv', default='.venv')
     parser.add_argument('--stack', default='maintained')
+    parser.add_argument(
+        '--locked',
+        action='store_true',
+        help='the very releases that were tested, checked by their hashes')
     args = parser.parse_args()
     if sys.version_info < (3, 10):
         fail(f'{sys.executable} is Python {PYTHON}; 3.10 or newer is needed. '
@@ -301,6 +336,11 @@ def main():
     if args.stack not in STACKS:
         fail(f'STACK={args.stack} is not known; it is one of: '
              f'{", ".join(STACKS)}')
+    locked = lock_path(args.stack) if args.locked else None
+    if locked is not None and not locked.is_file():
+        tested = sorted(path.stem for path in locked.parent.glob('*.txt'))
+        fail(f'LOCKED=1 needs {locked.relative_to(ROOT)}, which was not '
+             f'tested; there are {", ".join(tested)}')
 
     cache = Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser()
     cache = cache.absolute() / 'mmweightformer'
@@ -308,6 +348,8 @@ def main():
     abi.append('cuda' if with_cuda() else 'cpu')
     names = ('build', args.stack, 'optional', 'tests')
     texts = [(ROOT / 'requirements' / f'{n}.txt').read_text() for n in names]
+    if locked is not None:
+        texts.append(locked.read_text())
     env = cache / f'{args.stack}-py{PYTHON}-{digest(args.stack, *abi, *texts)}'
     # Of all pins, those that a compiled mmcv depends on.
     mmcv = [
@@ -344,7 +386,8 @@ def main():
                     check_machine(cache, not wheels.exists())
                     say(f'Making the {args.stack} dependencies, once for all '
                         f'checkouts, in\n  {env}')
-                    make_dependencies(env, args.stack, wheels, steps, tmp)
+                    make_dependencies(env, args.stack, locked, wheels, steps,
+                                      tmp)
                 if not whole(venv, content):
                     make_checkout(venv, env, content, steps)
             finally:

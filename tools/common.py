@@ -4,19 +4,25 @@ import argparse
 import fcntl
 import os
 import os.path as osp
+import re
 import sys
-import zipfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Collection, Sequence, TextIO
+from pickle import UnpicklingError
+from typing import Any, Collection, Sequence, TextIO
 
 from mmengine.config import Config, DictAction
+from mmengine.hooks import Hook
+from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import RUNNERS
-from mmengine.runner import Runner
+from mmengine.runner import CheckpointLoader, Runner
 from process_group import init_process_group_on_cpu
+from torch import nn
 
 import mmweightformer  # noqa: F401
 from mmweightformer.utils import find_missing_files
+from mmweightformer.utils.checkpoint import (check_format, find_state_dict,
+                                             load_checkpoint)
 
 
 def add_cfg_options(parser: argparse.ArgumentParser) -> None:
@@ -126,11 +132,96 @@ def check_checkpoint(path: str) -> None:
         return  # left to its reader, or named among the missing files
     if not osp.isfile(path):
         sys.exit(f'{path} is not a file: a checkpoint is')
-    with open(path, 'rb') as file:
-        legacy = file.read(1) == b'\x80'  # a pickle, from before torch 1.6
-    if not legacy and not zipfile.is_zipfile(path):
-        sys.exit(f'{path} is not a checkpoint of PyTorch, or damaged: it was '
-                 'perhaps not written to its end. Name an earlier one.')
+    try:
+        check_format(path)
+    except ValueError as error:
+        sys.exit(f'{path} is not a checkpoint of PyTorch, or damaged: {error}')
+
+
+@CheckpointLoader.register_scheme(prefixes='', force=True)
+def load_from_local(filename: str, map_location: Any) -> Any:
+    """In place of mmengine's, which runs code that is in a file."""
+    path = osp.expanduser(filename)
+    try:
+        checkpoint = load_checkpoint(path, map_location)
+        find_state_dict(checkpoint, path, 'state_dict')
+    except ValueError as error:
+        sys.exit(f'\n{error}')
+    return checkpoint
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model whose names those of a checkpoint are."""
+    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+        model = model.module
+    return model
+
+
+def describe_other(keys: Collection[str], own: Collection[str]) -> str:
+    return (f'is one of another model: it has none of the {len(own)} entries '
+            f'of this one, such as {min(own)}, but {len(keys)} others, such '
+            f'as {min(keys)}' if keys else 'is empty')
+
+
+class CheckpointFits(Hook):
+    """Stops at a checkpoint of another model, at which mmengine only warns.
+
+    Args:
+        name (str): What the user calls it.
+        resume (bool): Whether it has to be of a training that goes on.
+        strict (bool): Whether it has to have no parameter of another size,
+            as one from which training starts may have.
+    """
+
+    priority = 'VERY_HIGH'  # before an average takes its place
+
+    def __init__(self, name: str, resume: bool, strict: bool) -> None:
+        self.name, self.resume, self.strict = name, resume, strict
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        if self.resume:
+            needed = {'meta', 'message_hub', 'optimizer', 'param_schedulers'}
+            if needed - checkpoint.keys():
+                sys.exit(f'\n{self.name} is not one to resume from: it lacks '
+                         f'{", ".join(sorted(needed - checkpoint.keys()))}. '
+                         'To start from its weights: --cfg-options '
+                         f'load_from={self.name}')
+        state = checkpoint.get('state_dict', checkpoint)
+        state = {re.sub('^module.', '', k): v for k, v in state.items()}
+        model = unwrap(runner.model)
+        try:
+            lacking = model.load_state_dict(state, strict=False).missing_keys
+        except RuntimeError as error:
+            if not self.strict:
+                return  # mmengine names all of them
+            # The first line is a heading.
+            first, *more = str(error).splitlines()[1:]
+            others = f' ({len(more)} more like it)' if more else ''
+            sys.exit(f'\n{self.name} is one of another model: '
+                     f'{first.strip()}{others}')
+        own = model.state_dict().keys()
+        if len(lacking) == len(own):
+            sys.exit(f'\n{self.name} {describe_other(state.keys(), own)}')
+        if lacking:
+            runner.logger.warning(
+                f'{self.name} lacks {len(lacking)} of the {len(own)} entries '
+                f'of the model, such as {lacking[0]}')
+
+
+def check_pretrained(model: nn.Module) -> None:
+    """Stop at pre-trained weights of which none is one of the model's."""
+    for module in model.modules():
+        init = getattr(module, 'init_cfg', None) or {}
+        for cfg in init if isinstance(init, (list, tuple)) else [init]:
+            if cfg.get('type') != 'Pretrained' or '://' in cfg['checkpoint']:
+                continue
+            state = load_from_local(cfg['checkpoint'], 'cpu')
+            state, prefix = state.get('state_dict', state), cfg.get('prefix')
+            prefix = prefix.rstrip('.') + '.' if prefix else ''
+            own = {prefix + key for key in module.state_dict()}
+            if not own & state.keys():
+                sys.exit(f'\n{cfg["checkpoint"]} '
+                         f'{describe_other(state.keys(), own)}')
 
 
 def build_runner(cfg: Config, stages: Sequence[str]) -> Runner:
@@ -151,6 +242,12 @@ def build_runner(cfg: Config, stages: Sequence[str]) -> Runner:
             'the config, or by --cfg-options FIELD=PATH.' +
             ('\nOther pre-trained weights: --cfg-options pretrained=FILE. '
              'From scratch: pretrained=None.' if pretrained else ''))
+    if 'train' in stages:
+        check_pretrained(unwrap(runner.model))
+    resume = bool(cfg.get('resume'))
+    name = cfg.get('load_from') or f'The last checkpoint in {cfg.work_dir}'
+    runner.register_hook(
+        CheckpointFits(name, resume, resume or 'train' not in stages))
     return runner
 
 
@@ -164,12 +261,28 @@ def lock_folder(folder: Path) -> TextIO:
     return file
 
 
+# What makes torch.load, by anyone, load no code.
+FORCE = 'TORCH_FORCE_WEIGHTS_ONLY_LOAD'
+
+
 @contextmanager
 def plain_file_errors():
-    """Turn a file that cannot be used into one message, no traceback."""
+    """Turn a file that cannot be used into one message, no traceback.
+
+    Within, no code in a checkpoint is run, whoever loads it.
+    """
+    before = os.environ.get(FORCE)
+    os.environ[FORCE] = '1'
     try:
         yield
+    except UnpicklingError as error:
+        sys.exit(f'\nA checkpoint was not loaded: {error}')
     except (FileNotFoundError, FileExistsError, NotADirectoryError,
             IsADirectoryError, PermissionError) as error:
         # A worker of a data loader sends its whole traceback along.
         sys.exit(f'\n{str(error).strip().splitlines()[-1]}')
+    finally:
+        if before is None:
+            del os.environ[FORCE]
+        else:
+            os.environ[FORCE] = before

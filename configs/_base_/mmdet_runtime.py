@@ -1,4 +1,4 @@
-# The runtime of MMDetection, with hooks after which nothing is lost by a crash.
+# The runtime of MMDetection, with hooks by which a crash loses nothing.
 _base_ = 'mmdet::_base_/default_runtime.py'
 
 default_hooks = dict(

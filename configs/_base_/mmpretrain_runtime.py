@@ -1,4 +1,4 @@
-# The runtime of MMPreTrain, with hooks after which nothing is lost by a crash.
+# The runtime of MMPreTrain, with hooks by which a crash loses nothing.
 _base_ = 'mmpretrain::_base_/default_runtime.py'
 
 default_hooks = dict(

@@ -10,18 +10,18 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..analysis.config_model import build_model
+from ..models.checks import check_type
 from ..models.optional import import_optional
 from ..utils import load_state_dict
-from ..utils.checkpoint import reading
+from ..utils.checkpoint import load_checkpoint, reading
 
 
 def check_file(name: str, path: str) -> None:
     """Raise unless ``path`` is a file."""
-    if not isinstance(path, str):
-        raise TypeError(f'{name} must be the path of a file, got {path!r}')
+    check_type(name, path, str, 'the path of a file')
     if not osp.isfile(path):
-        raise FileNotFoundError(f'{name} must be a file, and there is none '
-                                f'at {path}')
+        raise FileNotFoundError(f'{name} must be the path of a file, got '
+                                f'{path!r}, where there is none')
 
 
 @MODELS.register_module()
@@ -48,9 +48,7 @@ class ClassifierFeatures(nn.Module):
     def __init__(self, config: str, checkpoint: str) -> None:
         super().__init__()
         check_file('checkpoint', checkpoint)
-        if not isinstance(config, str):
-            raise TypeError('config must be the path of a config, got '
-                            f'{config!r}')
+        check_file('config', config)
         cfg = Config.fromfile(config)
         self.resize, self.crop = _test_size(cfg, config)
         self.model = build_model(cfg)
@@ -119,7 +117,7 @@ class InceptionFeatures(nn.Module):
                                'InceptionFeatures')
         with reading(checkpoint, 'the weights of Inception'):
             # torch-fidelity would run code in a file that fails this.
-            torch.load(checkpoint, 'cpu', weights_only=True)
+            load_checkpoint(checkpoint)
             self.model = port.FeatureExtractorInceptionV3(
                 'inception', ['2048', 'logits_unbiased'],
                 feature_extractor_weights_path=checkpoint)

@@ -23,6 +23,8 @@ def write_atomically(path: str, content: bytes) -> None:
             left.
     """
     part = path + PART
+    if osp.islink(part):
+        os.remove(part)  # which may lead elsewhere
     try:
         with open(part, 'wb') as file:
             file.write(content)

@@ -2,49 +2,123 @@
 """Reading and writing checkpoints of OpenMMLab's format, without its code."""
 import os
 import pickle
+import re
+import zipfile
 from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import Any, BinaryIO, Callable, Dict, Iterator, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple, Union
 
+import numpy as np
 import torch
+from mmengine.logging import HistoryBuffer
 from torch import Tensor
 
 from ..version import __version__
 
 StateDict = Dict[str, Tensor]
 
-# All that it takes to rebuild a state dict; storages are up to PyTorch.
-SAFE_GLOBALS = ('collections.OrderedDict', 'torch._utils._rebuild_tensor_v2',
-                'torch._utils._rebuild_parameter')
+UNSAFE = (
+    'it asks for {}, and only tensors, numbers and text are loaded, since '
+    'more can run code. Convert a published checkpoint by '
+    'tools/model_converters; of another one that you trust, save the '
+    'state_dict anew, alone')
+
+STATISTICS = ('min', 'max', 'current', 'mean')
 
 
-class _Inert:
-    """In place of an object of any other class, without its content."""
+def _stands_for(*names: str) -> Callable:
+    """Lets PyTorch's safe unpickler take an object for those of the names.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
+    It goes by an object's own name, so there is one for each.
+    """
 
-    def _ignore(self, *args: Any) -> None:
-        pass
+    def decorate(target: Callable) -> Callable:
+        for name in names:
+            if isinstance(target, type):
+                stand_in: Any = type(target.__name__, (target, ), {})
+            else:
 
-    __setstate__ = __setitem__ = append = extend = add = _ignore
+                def stand_in(*args: Any) -> Any:
+                    return target(*args)
+
+            module, name = name.rsplit('.', 1)
+            stand_in.__module__ = module
+            stand_in.__name__ = stand_in.__qualname__ = name
+            _STAND_INS.append(stand_in)
+        return target
+
+    return decorate
 
 
-class _TensorUnpickler(pickle.Unpickler):
-
-    def find_class(self, module: str, name: str) -> Any:
-        if f'{module}.{name}' in SAFE_GLOBALS:
-            return super().find_class(module, name)
-        return _Inert
+# NumPy's own would take the bytes of a file for addresses of objects. These
+# make numbers of them and nothing else, and a method out of a few.
+_STAND_INS: List[Callable] = []
 
 
-def _load(file: BinaryIO, **kwargs: Any) -> Any:
-    return _TensorUnpickler(file, **kwargs).load()
+@_stands_for('numpy.dtype')
+class _Dtype:
+    """Of numbers; the state that follows has their byte order."""
+
+    def __init__(self, code: str, *_: Any) -> None:
+        self.dtype = np.dtype(code)
+        if not isinstance(code, str) or self.dtype.kind not in 'biufc':
+            raise pickle.UnpicklingError(f'an array of {code!r} is not safe')
+
+    def __setstate__(self, state: tuple) -> None:
+        self.dtype = self.dtype.newbyteorder(state[1])
+
+    def read(self, data: bytes) -> np.ndarray:
+        return np.frombuffer(data, self.dtype)
 
 
-# As torch.load takes a module.
-TENSOR_PICKLE = SimpleNamespace(
-    __name__=__name__, Unpickler=_TensorUnpickler, load=_load)
+@_stands_for('numpy.ndarray')
+class _Array:
+    """An array whose content is the state that follows."""
+    value = np.empty(0)
+
+    def __setstate__(self, state: tuple) -> None:
+        _, shape, dtype, fortran, data = state
+        order = 'F' if fortran else 'C'
+        self.value = dtype.read(data).reshape(shape, order=order).copy(order)
+
+
+@_stands_for('numpy.core.multiarray._reconstruct',
+             'numpy._core.multiarray._reconstruct')
+def _reconstruct(array_type: type, *_: Any) -> _Array:
+    return array_type()
+
+
+@_stands_for('numpy.core.multiarray.scalar', 'numpy._core.multiarray.scalar')
+def _scalar(dtype: _Dtype, data: bytes) -> np.generic:
+    return dtype.read(data)[0]
+
+
+@_stands_for('builtins.getattr')
+def _statistic(owner: type, name: str) -> Callable:
+    if owner is not HistoryBuffer or name not in STATISTICS:
+        raise pickle.UnpicklingError(f'getattr {name!r} is not safe')
+    return getattr(HistoryBuffer, name)
+
+
+@_stands_for('builtins.bytes')
+def _no_bytes() -> bytes:
+    """The content of an empty array; others are never written so."""
+    return b''
+
+
+def _with_arrays(value: Any) -> Any:
+    """The value, with arrays in place of those that stood for them."""
+    if isinstance(value, _Array):
+        return value.value
+    if isinstance(value, HistoryBuffer):
+        _with_arrays(value.__dict__)
+    elif isinstance(value, dict):
+        for key in value:
+            value[key] = _with_arrays(value[key])
+    elif isinstance(value, list):
+        value[:] = map(_with_arrays, value)
+    elif type(value) is tuple:
+        return tuple(map(_with_arrays, value))
+    return value
 
 
 @contextmanager
@@ -57,8 +131,70 @@ def reading(path: str, what: str) -> Iterator[None]:
     except Exception as error:
         # It is up to the file's bytes.
         reason = str(error).splitlines()[0] if str(error) else repr(error)
+        unsafe = re.search(r'GLOBAL ([\w.]+)', str(error))
+        if unsafe:
+            reason = UNSAFE.format(unsafe.group(1))
         raise ValueError(
             f'{path} cannot be read as {what}: {reason}') from error
+
+
+def check_format(path: str) -> None:
+    """Raise a ``ValueError`` unless it is a whole file of ``torch.save``."""
+    with open(path, 'rb') as file:
+        head = file.read(4)
+    if head[:1] == b'\x80':
+        return  # a pickle, from before torch 1.6
+    if head != b'PK\3\4' or not zipfile.is_zipfile(path):
+        raise ValueError('it is another file, or it was not written to its '
+                         'end. Name an earlier one')
+    with zipfile.ZipFile(path) as file:
+        if any(name.endswith('/constants.pkl') for name in file.namelist()):
+            # PyTorch 2.5 would load its code.
+            raise ValueError('it is a program of TorchScript, which is code')
+
+
+def _check_content(path: str) -> None:
+    """Raise unless it is as it was written, which PyTorch does not look at."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as file:
+            bad = file.testzip()
+        if bad is not None:
+            raise ValueError(f'its part {bad} is damaged')
+
+
+def load_checkpoint(
+    path: str,
+    map_location: Union[str, Callable, None] = 'cpu',
+    safe_globals: Sequence[Callable] = ()
+) -> Any:
+    """Load all that a checkpoint holds, without running code in it.
+
+    Besides what ``torch.load`` loads with ``weights_only=True``, these are
+    NumPy's arrays of numbers and the history of the log, which mmengine saves
+    in training.
+
+    Args:
+        path (str): A file of ``torch.save``.
+        map_location (str | Callable, optional): As in ``torch.load``.
+            Defaults to 'cpu'.
+        safe_globals (Sequence[Callable]): Classes that may be loaded as well.
+            Defaults to none.
+
+    Returns:
+        Any: What was saved.
+
+    Raises:
+        OSError: If there is no such file.
+        ValueError: If it is another file, a damaged one or one with objects
+            of other classes. The message says which.
+    """
+    with reading(path, 'a checkpoint'):
+        check_format(path)
+        _check_content(path)
+        known = [*_STAND_INS, HistoryBuffer, set, *safe_globals]
+        with torch.serialization.safe_globals(known):
+            checkpoint = torch.load(path, map_location, weights_only=True)
+        return _with_arrays(checkpoint)
 
 
 def find_state_dict(checkpoint: Any, path: str, key: str) -> StateDict:
@@ -77,10 +213,6 @@ def find_state_dict(checkpoint: Any, path: str, key: str) -> StateDict:
 def load_state_dict(path: str) -> StateDict:
     """Load the state dict of a checkpoint of mmengine.
 
-    A checkpoint of a training run also holds the history of its log, whose
-    objects PyTorch's own ``weights_only`` refuses. Here nothing of a file but
-    tensors and plain values is restored, and no code in it is run.
-
     Args:
         path (str): A PyTorch file with a state dict, at its top or under
             ``state_dict``.
@@ -92,10 +224,7 @@ def load_state_dict(path: str) -> StateDict:
         FileNotFoundError: If there is no such file.
         ValueError: If it is not a file with a state dict.
     """
-    with reading(path, 'a checkpoint'):
-        checkpoint = torch.load(
-            path, 'cpu', pickle_module=TENSOR_PICKLE, weights_only=False)
-    return find_state_dict(checkpoint, path, 'state_dict')
+    return find_state_dict(load_checkpoint(path), path, 'state_dict')
 
 
 def save_state_dict(state: StateDict, path: str) -> None:
@@ -111,6 +240,8 @@ def save_state_dict(state: StateDict, path: str) -> None:
     """
     os.makedirs(os.path.dirname(path) or '.', exist_ok=True)
     part = f'{path}.part'
+    if os.path.islink(part):
+        os.remove(part)  # it would have another file written over
     try:
         torch.save(
             dict(

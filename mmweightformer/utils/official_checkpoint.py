@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..models import DiT, DynamicLinear, WeightFormer, WeightFormerDiT
 from ..models.generators.embeddings import position_embedding
-from .checkpoint import find_state_dict, reading
+from .checkpoint import find_state_dict, load_checkpoint, reading
 
 # Published names in place of ours, within the blocks and around them.
 _WEIGHTFORMER_BLOCK = dict(
@@ -54,14 +54,13 @@ def load_official(path: str) -> Dict[str, Tensor]:
         FileNotFoundError: If there is no such file.
         ValueError: If it is not a file of tensors.
     """
-    with reading(path, 'a checkpoint of tensors'):
-        if path.endswith('.safetensors'):
+    if path.endswith('.safetensors'):
+        with reading(path, 'a checkpoint of tensors'):
             from safetensors.torch import load_file
             checkpoint = load_file(path)
-        else:
-            # Training scripts save their arguments along.
-            with torch.serialization.safe_globals([argparse.Namespace]):
-                checkpoint = torch.load(path, 'cpu', weights_only=True)
+    else:
+        # Training scripts save their arguments along.
+        checkpoint = load_checkpoint(path, safe_globals=[argparse.Namespace])
     averaged = isinstance(checkpoint, dict) and 'ema' in checkpoint
     return find_state_dict(checkpoint, path, 'ema' if averaged else 'model')
 

@@ -125,6 +125,7 @@ def train(work_dir,
     else:
         with pytest.raises(KeyboardInterrupt):
             runner.train()
+        runner.call_hook('after_train')
     return losses
 
 

@@ -201,10 +201,11 @@ def test_refuses_what_vitsam_is_not(build, messages, tmp_path):
         }, ['no state dict']),
         (lambda s: [1, 2], ['no state dict']),
         (lambda s: dict(state_dict=3), ['no state dict']),
-        (lambda s: Malicious(), ['no state dict']),
+        (lambda s: Malicious(),
+         ['cannot be read as a checkpoint: it asks for']),
         (lambda s: {
             'backbone.x': Malicious()
-        }, ['no state dict']),
+        }, ['cannot be read as a checkpoint: it asks for']),
     ])
 def test_refuses_contents(change, messages, tmp_path, capsys):
     torch.save(change(classifier().state_dict()), tmp_path / 'a.pth')

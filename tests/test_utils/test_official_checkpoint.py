@@ -262,7 +262,7 @@ def test_refuses_what_is_no_weightformer(change, messages, tmp_path):
 @pytest.mark.parametrize('suffix', ['.pth', '.safetensors'])
 def test_refuses_files(content, suffix, tmp_path, capsys):
     path = tmp_path / f'a{suffix}'
-    message = 'cannot be read as a checkpoint of tensors'
+    message = 'cannot be read as a checkpoint'
     if content == 'missing':
         message = 'No such file'
     elif content == 'truncated':

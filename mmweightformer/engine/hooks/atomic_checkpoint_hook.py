@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Union
 
 from mmengine.dist import barrier, is_main_process
-from mmengine.fileio import LocalBackend, get_file_backend, register_backend
+from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner

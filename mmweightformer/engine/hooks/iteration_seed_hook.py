@@ -69,6 +69,11 @@ class _Batches:
             self._iterator = self._endless()
         return next(self._iterator)
 
+    def close(self) -> None:
+        """End the workers now: they outlast a collection of garbage."""
+        if self._iterator is not None:
+            self._iterator.close()
+
     def _endless(self) -> Iterator:
         batches, epoch = self._batches, 0
         sampler = batches.sampler
@@ -170,6 +175,11 @@ class IterationSeedHook(DistSamplerSeedHook):
         batches.iteration = runner.iter
         done = runner.iter - runner.epoch * len(batches)
         batches.skip = done if 0 < done < len(batches) else 0
+
+    def after_train(self, runner: Runner) -> None:
+        batches = getattr(runner.train_loop, 'dataloader_iterator', None)
+        if isinstance(batches, _Batches):
+            batches.close()
 
     def before_train_iter(self,
                           runner: Runner,
