@@ -6,6 +6,8 @@ import torch
 from mmcv.transforms import BaseTransform
 from mmengine.registry import TRANSFORMS
 
+from ..models.checks import check_number
+
 
 @TRANSFORMS.register_module()
 class LoadLatents(BaseTransform):
@@ -40,12 +42,7 @@ class LoadLatents(BaseTransform):
     """
 
     def __init__(self, flip_prob: float = 0.5) -> None:
-        if not isinstance(flip_prob,
-                          (int, float)) or isinstance(flip_prob, bool):
-            raise TypeError('flip_prob must be a number in [0, 1], got '
-                            f'{flip_prob!r}')
-        if not 0 <= flip_prob <= 1:
-            raise ValueError(f'flip_prob must be in [0, 1], got {flip_prob}')
+        check_number('flip_prob', flip_prob, '[0, 1]')
         self.flip_prob = flip_prob
 
     def transform(self, results: dict) -> dict:

@@ -5,7 +5,7 @@ from typing import List, Tuple
 import torch
 from torch import Tensor, nn
 
-from ..models.checks import check_choice
+from ..models.checks import check_choice, check_type
 from ..models.layers.adaptive_pool import adaptive_avg_pool2d
 
 PARTS = ('model', 'backbone')
@@ -41,6 +41,7 @@ class Exportable(nn.Module):
             Defaults to 'model'.
 
     Raises:
+        TypeError: If ``model`` is no module.
         ValueError: If the model has not that part.
 
     Shape:
@@ -58,11 +59,12 @@ class Exportable(nn.Module):
 
     def __init__(self, model: nn.Module, part: str = 'model') -> None:
         super().__init__()
+        check_type('model', model, nn.Module, 'a module with a backbone')
         check_choice('part', part, PARTS)
         children = dict(model.named_children())
         if 'backbone' not in children:
-            raise ValueError(f'{type(model).__name__} has no backbone, so '
-                             'there is nothing to export')
+            raise ValueError('model must have a backbone to export, and '
+                             f'{type(model).__name__} has no backbone')
         if part == 'backbone':
             self.kind, used = part, ['backbone']
         elif hasattr(model, 'encode_decode'):

@@ -8,6 +8,7 @@ from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS, MODELS
 from torch import Tensor, nn
 
+from ..models.checks import check_cfg, check_choice, check_type
 from ..models.optional import import_optional
 from ..utils.checkpoint import reading
 from .image_features import check_file
@@ -15,6 +16,8 @@ from .image_features import check_file
 # mmengine has gathered already, and one process alone computes: torchmetrics
 # would wait for the others.
 ALONE = dict(sync_on_compute=False)
+# Of mmengine's collect_results.
+COLLECT_DEVICES = ('cpu', 'gpu', 'npu')
 # Images of a split of the Inception score: 10 splits of the usual 50,000.
 SPLIT_SIZE = 5000
 
@@ -46,15 +49,16 @@ class GenerationMetric(BaseMetric):
         reference (str, optional): An ``.npz`` file with ``mu`` (C) and
             ``sigma`` (C, C), the statistics of real images. Defaults to None:
             they are those of the test images.
-        collect_device (str): Where results of processes are gathered, 'cpu'
-            or 'gpu'. Defaults to 'cpu'.
+        collect_device (str): Where results of processes are gathered, 'cpu',
+            'gpu' or 'npu'. Defaults to 'cpu'.
         prefix (str, optional): Defaults to None, which is 'generation'.
 
     Raises:
         FileNotFoundError: If ``reference`` or a checkpoint is missing.
         ImportError: If torchmetrics is not installed.
-        ValueError: If ``reference`` holds no such arrays, or ``features`` is
-            no feature network.
+        TypeError: If an argument has a wrong type.
+        ValueError: If ``reference`` holds no such arrays, ``features`` is no
+            feature network, or another argument has a wrong value.
     """
 
     default_prefix = 'generation'
@@ -64,15 +68,18 @@ class GenerationMetric(BaseMetric):
                  reference: Optional[str] = None,
                  collect_device: str = 'cpu',
                  prefix: Optional[str] = None) -> None:
+        check_choice('collect_device', collect_device, COLLECT_DEVICES)
+        check_type('prefix', prefix, (str, type(None)), 'a str or None')
         super().__init__(collect_device, prefix)
         # Not after hours of sampling.
         import_optional('torchmetrics', 'GenerationMetric')
         self.reference = None if reference is None else _read_statistics(
             reference)
-        self.network: nn.Module = MODELS.build(features).eval()
+        self.network: nn.Module = check_cfg('features', features, MODELS.build)
         if not hasattr(self.network, 'predicts_labels'):
             raise ValueError('features must be a feature network, such as '
                              f'ClassifierFeatures, got {features["type"]!r}')
+        self.network.eval()
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
         """Keep the features of one batch.

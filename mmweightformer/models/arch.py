@@ -1,8 +1,8 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 """Architectures by name or dict, with the placement of dynamic blocks."""
-from typing import Any, Dict, Sequence, Union
+from typing import Any, Dict, Union
 
-from .checks import check_choice, check_int
+from .checks import check_choice, check_int, is_sequence
 
 # What an architecture says of WeightFormer's blocks, with its defaults.
 WEIGHTFORMER = dict(
@@ -81,8 +81,7 @@ def _pop_placement(given: dict, arch: dict) -> tuple:
         raise ValueError("arch['dynamic_indices'] takes the place of "
                          "'dynamic_every' and 'dynamic_offset', got "
                          f'{given}')
-    elif not isinstance(indices, Sequence) or isinstance(
-            indices, (str, bytes)):
+    elif not is_sequence(indices):
         raise TypeError("arch['dynamic_indices'] must be a sequence of "
                         f'ints, got {indices!r}')
     for index in indices:

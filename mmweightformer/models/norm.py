@@ -3,6 +3,8 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
+from .checks import check_int, check_number
+
 
 @MODELS.register_module('LN2d')
 class LayerNorm2d(nn.LayerNorm):
@@ -15,9 +17,15 @@ class LayerNorm2d(nn.LayerNorm):
     Args:
         num_channels (int): C.
         eps (float): Added to the variance. Defaults to 1e-6.
+
+    Raises:
+        TypeError: If an argument has a wrong type.
+        ValueError: If an argument has a wrong value.
     """
 
     def __init__(self, num_channels: int, eps: float = 1e-6) -> None:
+        check_int('num_channels', num_channels, 1)
+        check_number('eps', eps, '[0, inf)')
         super().__init__(num_channels, eps=eps)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -92,7 +92,7 @@ def test_classifier_within_a_model():
     (dict(paramwise_cfg=dict(layer_decay_rate=2)), 'got 2'),
 ])
 def test_refuses_options(change, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         build_optim_wrapper(Detector(), {**CFG, **change})
 
 

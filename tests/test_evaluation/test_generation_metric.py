@@ -244,7 +244,7 @@ def test_errors():
 
 
 def test_errors_of_reference(tmp_path):
-    with pytest.raises(FileNotFoundError, match='reference .* no.npz'):
+    with pytest.raises(FileNotFoundError, match="reference .* 'no.npz'"):
         build_metric(reference='no.npz')
     path = str(tmp_path / 'reference.npz')
     np.savez(path, mu=np.zeros(4))
@@ -387,7 +387,7 @@ def test_resizing_and_cropping_keep_the_place(classifier):
 
 def test_errors_of_classifier(classifier, tmp_path):
     cfg = dict(type='ClassifierFeatures', config='no.py', checkpoint='no.pth')
-    with pytest.raises(FileNotFoundError, match='checkpoint .* no.pth'):
+    with pytest.raises(FileNotFoundError, match="checkpoint .* 'no.pth'"):
         MODELS.build(cfg)
     classifier()
     cfg['checkpoint'] = checkpoint = str(tmp_path / 'classifier.pth')

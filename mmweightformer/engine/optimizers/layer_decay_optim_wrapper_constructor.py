@@ -4,6 +4,8 @@ from typing import Callable, List, Optional, Tuple
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
 from torch import nn
 
+from ...models.checks import check_bool, check_choice, check_number, check_type
+
 PARAMWISE_KEYS = ('layer_decay_rate', 'bias_decay_mult', 'norm_decay_mult',
                   'flat_decay_mult', 'custom_keys', 'bypass_duplicate')
 
@@ -33,10 +35,12 @@ def LayerDecayOptimWrapperConstructor(optim_wrapper_cfg: dict,
 
     Raises:
         ImportError: If mmpretrain is not installed.
+        TypeError: If an option has a wrong type.
         ValueError: If an option is missing, unknown or out of range.
     """
-    _check_options(
-        optim_wrapper_cfg.get('optimizer') or {}, paramwise_cfg or {})
+    _check_optimizer(optim_wrapper_cfg)
+    if paramwise_cfg is not None:
+        _check_paramwise(paramwise_cfg)
     try:
         from mmpretrain.engine import LearningRateDecayOptimWrapperConstructor
     except ImportError as error:
@@ -64,20 +68,34 @@ def LayerDecayOptimWrapperConstructor(optim_wrapper_cfg: dict,
     return Constructor(optim_wrapper_cfg, paramwise_cfg)
 
 
-def _check_options(optimizer: dict, paramwise: dict) -> None:
-    for name in 'lr', 'weight_decay':
-        if not isinstance(optimizer.get(name), (int, float)):
-            raise ValueError('layer-wise learning rate decay needs '
-                             f"optimizer['{name}'] as a number, got "
-                             f'{optimizer.get(name)!r}')
-    unknown = [name for name in paramwise if name not in PARAMWISE_KEYS]
-    if unknown:
-        raise ValueError(f'paramwise_cfg must only have {PARAMWISE_KEYS}, '
-                         f'got {unknown}')
-    rate = paramwise.get('layer_decay_rate', 1.)
-    if not isinstance(rate, (int, float)) or not 0 < rate <= 1:
-        raise ValueError("paramwise_cfg['layer_decay_rate'] must be a number "
-                         f'in (0, 1], got {rate!r}')
+def _check_optimizer(optim_wrapper_cfg: dict) -> None:
+    name = 'optim_wrapper_cfg'
+    if not isinstance(optim_wrapper_cfg, dict) or not isinstance(
+            optim_wrapper_cfg.get('optimizer'), dict):
+        raise TypeError(f"{name} must be a dict with the dict 'optimizer', "
+                        f'got {optim_wrapper_cfg!r}')
+    for key in 'lr', 'weight_decay':
+        check_number(f"{name}['optimizer']['{key}']",
+                     optim_wrapper_cfg['optimizer'].get(key), '[0, inf)')
+
+
+def _check_paramwise(paramwise: dict) -> None:
+    check_type('paramwise_cfg', paramwise, dict, 'a dict or None')
+    for key, value in paramwise.items():
+        check_choice('a key of paramwise_cfg', key, PARAMWISE_KEYS)
+        name = f'paramwise_cfg[{key!r}]'
+        if key == 'layer_decay_rate':
+            check_number(name, value, '(0, 1]')
+        elif key == 'bypass_duplicate':
+            check_bool(name, value)
+        elif key == 'custom_keys':
+            check_type(name, value, dict, 'a dict of dicts')
+            for custom in value.values():
+                check_type(name, custom, dict, 'a dict of dicts')
+                check_number(f"'decay_mult' in {name}",
+                             custom.get('decay_mult', 1.), '[0, inf)')
+        elif value is not None:
+            check_number(name, value, '[0, inf)')
 
 
 def _layer_depth_getter(model: nn.Module) -> Callable[[str], Tuple[int, int]]:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..arch import WEIGHTFORMER, parse_arch
-from ..checks import check_bool, check_choice, check_int, check_rate
+from ..checks import (check_bool, check_cfg, check_choice, check_init_cfg,
+                      check_int, check_rate, is_sequence)
 from ..layers import PredictedLinear
 from ..layers.feed_forward import feed_forward
 from ..layers.tracing import is_traced
@@ -225,6 +226,7 @@ class WeightFormer(BaseModule):
                  dynamic_linear: Strategy = 'bilateral',
                  dynamic_conv: Strategy = 'adaptive',
                  init_cfg: Union[dict, Sequence[dict], None] = None) -> None:
+        check_init_cfg(init_cfg)
         super().__init__(init_cfg=init_cfg or self.published_init)
         arch = parse_arch(arch, self.arch_zoo, WEIGHTFORMER)
         self.embed_dims = arch['embed_dims']
@@ -239,6 +241,13 @@ class WeightFormer(BaseModule):
         check_choice('out_type', out_type, self.out_types)
         check_choice('pad', pad, ('corner', 'same', None))
         check_strategies(dynamic_linear, dynamic_conv)
+        check_cfg('act_cfg', act_cfg, build_activation_layer)
+        norm = check_cfg('norm_cfg', norm_cfg,
+                         lambda cfg: build_norm_layer(cfg, self.embed_dims)[1])
+        if not hasattr(norm, 'normalized_shape') or isinstance(
+                norm, LayerNorm2d):
+            raise ValueError('norm_cfg must name a norm over the last axis, '
+                             f"such as 'LN', got {norm_cfg}")
         self.patch_size = patch_size
         self.in_channels = in_channels
         self.out_indices = self._parse_out_indices(out_indices)
@@ -253,11 +262,6 @@ class WeightFormer(BaseModule):
             kernel_size=patch_size,
             stride=patch_size,
             norm_cfg=norm_cfg)
-        norm = self.patch_embed.norm
-        if not hasattr(norm, 'normalized_shape') or isinstance(
-                norm, LayerNorm2d):
-            raise ValueError('norm_cfg must name a norm over the last axis, '
-                             f"such as 'LN', got {norm_cfg}")
         self.drop = nn.Dropout(drop_rate)
         drop_path_rates = torch.linspace(
             0, drop_path_rate, self.depth, device='cpu').tolist()
@@ -283,7 +287,7 @@ class WeightFormer(BaseModule):
             self, out_indices: Union[int, Sequence[int]]) -> Tuple[int, ...]:
         if isinstance(out_indices, int):
             out_indices = (out_indices, )
-        if not isinstance(out_indices, Sequence) or len(out_indices) == 0:
+        if not is_sequence(out_indices) or len(out_indices) == 0:
             raise TypeError('out_indices must be an int or a sequence of at '
                             f'least one, got {out_indices!r}')
         for index in out_indices:
@@ -324,6 +328,10 @@ class WeightFormer(BaseModule):
                 top, left = (h // 2, w // 2) if self.pad == 'same' else (0, 0)
                 x = F.pad(x, (left, w - left, top, h - top))
         if not is_traced():
+            if x.shape[3] == self.patch_size > 1:
+                # oneDNN's bfloat16 is wrong for an image as wide as a patch.
+                # One more column changes nothing else: it is dropped.
+                x = F.pad(x, (0, 1))
             # So that the convolution writes a token in one piece.
             x = x.contiguous(memory_format=torch.channels_last)
         x = self.patch_embed.projection(x)

@@ -18,11 +18,11 @@ class Autoencoder:
         path (str): Local folder with its ``config.json`` and weights.
 
     Raises:
-        TypeError: If ``path`` is not a str.
+        TypeError: If ``path`` is not a str, or an empty one.
     """
 
     def __init__(self, path: str) -> None:
-        if not isinstance(path, str):
+        if not isinstance(path, str) or not path:
             raise TypeError('autoencoder must be the path of a folder, got '
                             f'{path!r}')
         self.path = path

@@ -7,9 +7,10 @@ import torch.nn.functional as F
 from mmengine.model import BaseModel
 from mmengine.registry import MODELS
 from mmengine.structures import BaseDataElement
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..checks import check_choice, check_int, check_rate
+from ..checks import (check_cfg, check_choice, check_init_cfg, check_int,
+                      check_rate, check_type)
 from .autoencoder import Autoencoder
 from .diffusion_transformer import DiffusionTransformer
 from .noise_schedule import build_schedulers
@@ -79,13 +80,18 @@ class ClassConditionalDiffusion(BaseModel):
                  test_cfg: Optional[dict] = None,
                  data_preprocessor: Optional[dict] = None,
                  init_cfg: Union[dict, Sequence[dict], None] = None) -> None:
+        check_init_cfg(init_cfg)
+        if data_preprocessor is not None and not isinstance(
+                data_preprocessor, nn.Module):
+            data_preprocessor = check_cfg('data_preprocessor',
+                                          data_preprocessor, MODELS.build)
         super().__init__(data_preprocessor, init_cfg)
         sizes = input_size
         if not isinstance(input_size, (tuple, list)):
             sizes = (input_size, input_size)
         if len(sizes) != 2:
             raise ValueError('input_size must be one size or two, got '
-                             f'{input_size}')
+                             f'{input_size!r}')
         for size in sizes:
             check_int('input_size', size, 1)
         check_rate('drop_label_rate', drop_label_rate)
@@ -93,8 +99,10 @@ class ClassConditionalDiffusion(BaseModel):
         self.drop_label_rate = drop_label_rate
         self.noise, self._ddim = build_schedulers(noise_schedule)
         self.test_cfg = dict(self.default_test_cfg)
-        self.test_cfg = self._sampling(**(test_cfg or {}))
-        self.denoiser = MODELS.build(denoiser)
+        if test_cfg is not None:
+            check_type('test_cfg', test_cfg, dict, 'a dict or None')
+            self.test_cfg = self._sampling(**test_cfg)
+        self.denoiser = check_cfg('denoiser', denoiser, MODELS.build)
         if not isinstance(self.denoiser, DiffusionTransformer):
             raise ValueError('denoiser must be a DiffusionTransformer, got '
                              f'{denoiser.get("type")!r}')
@@ -102,7 +110,9 @@ class ClassConditionalDiffusion(BaseModel):
         if any(size % patch_size for size in sizes):
             raise ValueError("input_size must be a multiple of the denoiser's "
                              f'patch_size, {patch_size}, got {input_size}')
-        self.autoencoder = autoencoder and Autoencoder(autoencoder)
+        self.autoencoder = None
+        if autoencoder is not None:
+            self.autoencoder = Autoencoder(autoencoder)
 
     @property
     def num_timesteps(self) -> int:

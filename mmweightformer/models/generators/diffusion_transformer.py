@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..arch import parse_arch
-from ..checks import check_bool, check_int
+from ..checks import check_bool, check_init_cfg, check_int
 from .embeddings import TimestepEmbedding, position_embedding
 
 
@@ -89,6 +89,7 @@ class DiffusionTransformer(BaseModule):
                  num_classes: int = 1000,
                  with_cp: bool = False,
                  init_cfg: Union[dict, Sequence[dict], None] = None) -> None:
+        check_init_cfg(init_cfg)
         super().__init__(init_cfg=init_cfg)
         arch = parse_arch(arch, self.arch_zoo, self.arch_defaults)
         check_int('in_channels', in_channels, 1)

@@ -40,7 +40,9 @@ def build_schedulers(noise_schedule: dict) -> Tuple[Any, Any]:
             prediction_type='epsilon',
             timestep_spacing='trailing')
     except (TypeError, ValueError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f'noise_schedule: {error}') from error
+        raise ValueError(f'noise_schedule: {error}; it must hold arguments '
+                         "of diffusers' schedulers, got "
+                         f'{noise_schedule}') from error
     if len(ddpm.betas) != steps:
         raise ValueError('noise_schedule.trained_betas must have as many '
                          f'variances as num_train_timesteps={steps}, got '

@@ -15,6 +15,7 @@ from .adaptive_pool import adaptive_avg_pool2d
 from .dynamic_conv import DynamicDepthwiseConv2d
 from .precision import autocast_disabled
 from .predicted_conv import PredictedDepthwiseConv2d
+from .tracing import is_traced
 
 KernelSize = Union[int, Tuple[int, int]]
 
@@ -129,5 +130,9 @@ class ConvDynamicDepthwiseConv2d(PredictedDepthwiseConv2d):
         self.conv2 = nn.Conv2d(channels, channels, 1, bias=False)
 
     def predict_delta(self, x: Tensor) -> Tensor:
+        if x.shape[3] == 1 and not is_traced():
+            # oneDNN's gradient of the weight, in bfloat16 and channels-last,
+            # reads beyond a grid of width 1. Of width 2 the output is as wide.
+            x = F.pad(x, (0, 1))
         hidden = F.gelu(self.conv1(x))
         return self.conv2(adaptive_avg_pool2d(hidden, self.kernel_size))

@@ -132,8 +132,20 @@ def _normalize(left: Tensor, right: Tensor) -> Tensor:
     by far the largest of these matrices.
     """
     wide = torch.promote_types(right.dtype, torch.float32)
-    square = (right.to(wide) * (left @ left.mT @ right)).sum(1, keepdim=True)
+    # Products of four of their entries leave the range of float32 from 1e10.
+    small_left, left_max = _shrink(left, (1, 2))
+    small_right, right_max = _shrink(right, (1, ))
+    square = (small_right.to(wide) *
+              (small_left @ small_left.mT @ small_right)).sum(
+                  1, keepdim=True)
     # Rounding may have left some below zero; and at zero, where the root has
     # no gradient, there shall be none.
     norm = square.clamp_min(torch.finfo(wide).tiny).sqrt()
+    norm = norm * left_max.to(wide) * right_max.to(wide)
     return (right / (norm + 1)).to(right.dtype)
+
+
+def _shrink(x: Tensor, dim: Tuple[int, ...]) -> Tuple[Tensor, Tensor]:
+    """``x`` over its largest entries along ``dim``, and these, at least 1."""
+    largest = x.detach().abs().amax(dim, keepdim=True).clamp_min(1)
+    return x / largest, largest

@@ -8,7 +8,8 @@ from mmengine.model import BaseModule, ModuleList
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..checks import check_choice, check_int
+from ..checks import (check_cfg, check_choice, check_init_cfg, check_int,
+                      is_sequence)
 from ..layers.tracing import is_traced
 
 
@@ -73,15 +74,19 @@ class SimpleFeaturePyramid(BaseModule):
                  num_outs: int = 5,
                  norm_cfg: dict = dict(type='LN2d', eps=1e-6),
                  init_cfg: Union[dict, List[dict], None] = None) -> None:
+        check_init_cfg(init_cfg)
         super().__init__(init_cfg=init_cfg)
         check_int('in_channels', in_channels, 4)
         check_int('out_channels', out_channels, 1)
-        if not isinstance(scale_factors, Sequence) or not scale_factors:
+        if not is_sequence(scale_factors) or len(scale_factors) == 0:
             raise TypeError('scale_factors must be a sequence of at least '
                             f'one, got {scale_factors!r}')
         for scale in scale_factors:
-            check_choice('a scale factor', scale, (4, 2, 1, 0.5))
+            check_choice('a scale factor in scale_factors', scale,
+                         (4, 2, 1, 0.5))
         check_int('num_outs', num_outs, len(scale_factors))
+        check_cfg('norm_cfg', norm_cfg,
+                  lambda cfg: build_norm_layer(cfg, out_channels))
         self.in_channels = in_channels
         self.num_outs = num_outs
         self.levels = ModuleList()
@@ -116,7 +121,8 @@ class SimpleFeaturePyramid(BaseModule):
         layers = [nn.ConvTranspose2d(channels, channels // 2, 2, stride=2)]
         if scale == 4:
             layers += [
-                build_norm_layer(norm_cfg, channels // 2)[1],
+                check_cfg('norm_cfg', norm_cfg,
+                          lambda cfg: build_norm_layer(cfg, channels // 2)[1]),
                 nn.GELU(),
                 nn.ConvTranspose2d(channels // 2, channels // 4, 2, stride=2)
             ]
