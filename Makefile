@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 STACK ?= maintained
+LOCKED ?=
 ARGS ?=
 
 VENV_PY = "$(VENV)/bin/python"
@@ -23,7 +24,8 @@ GENERATE = work_dirs/generate
 SAMPLE = $(VENV_PY) tools/visualization/sample.py
 TEN = --classes 0 1 2 3 4 5 6 7 8 9 --num-per-class 10
 
-.PHONY: help install demo compare ablate generate benchmark test lint clean
+.PHONY: help install demo compare ablate generate benchmark test fuzz faults \
+    lint clean
 
 help:
 	@echo 'make install  the environment, about 15 minutes the first time'
@@ -37,17 +39,21 @@ help:
 	@echo 'make benchmark  speed and memory beside DeiT-T, into docs/benchmark,'
 	@echo '              20 minutes'
 	@echo 'make test     the tests; ARGS="-k name" goes to pytest'
+	@echo 'make fuzz     10,000 random models and inputs, half an hour'
+	@echo 'make faults   kill trainings and processes, and train for long'
 	@echo 'make lint     style checks'
 	@echo 'make clean    remove what builds and tests left'
 	@echo
 	@echo 'PYTHON=$(PYTHON)  the interpreter, 3.10 or newer'
 	@echo 'VENV=$(VENV)  where the environment goes'
 	@echo 'STACK=$(STACK)  the OpenMMLab packages: maintained or original'
+	@echo 'LOCKED=1  the very releases that were tested, checked by hash'
 
 install:
 	@command -v "$(PYTHON)" >/dev/null || { echo 'PYTHON=$(PYTHON) is not' \
 	    'there; name a Python, 3.10 or newer' >&2; exit 1; }
-	@exec "$(PYTHON)" .dev_scripts/install.py --venv "$(VENV)" --stack "$(STACK)"
+	@exec "$(PYTHON)" .dev_scripts/install.py --venv "$(VENV)" --stack "$(STACK)" \
+	    $(if $(LOCKED),--locked)
 
 demo: install
 	$(VENV_PY) tools/dataset_converters/digits.py data/digits
@@ -116,6 +122,15 @@ benchmark: install
 
 test: install
 	$(VENV_PY) -m pytest $(ARGS)
+
+fuzz: install
+	$(VENV_PY) tests/fuzz/fuzz.py --cases 10000 $(ARGS)
+
+faults: install
+	$(VENV_PY) tests/faults/kill.py
+	$(VENV_PY) tests/faults/dead_process.py
+	$(VENV_PY) tests/faults/long_run.py --dtype float32
+	$(VENV_PY) tests/faults/long_run.py --dtype bfloat16
 
 lint: install
 	$(VENV_PY) -m flake8

@@ -2,6 +2,7 @@
 """Any config of the repository made small, by --cfg-options alone."""
 from helpers import run_tool
 from mmengine.config import Config
+from mmengine.optim import OptimWrapper
 
 SIDE, WIDTH = 64, 32
 # The layouts of the digits by the scope of a config.
@@ -16,6 +17,30 @@ BACKBONES = dict(
         arch=dict(ATTENTION, _delete_=True, num_layers=12), img_size=SIDE),
     ConvNeXt=dict(arch=dict(depths=[2], channels=[WIDTH])),
     PyramidVisionTransformer=dict(embed_dims=WIDTH // 8))
+
+
+def forbid_unused_parameters(monkeypatch):
+    """Let a training stop at a parameter that has no gradient.
+
+    DistributedDataParallel waits for all, unless it is to look for them.
+    """
+    context, step = OptimWrapper.optim_context, OptimWrapper.step
+    models = []
+
+    def optim_context(self, model):
+        models[:] = [model]
+        return context(self, model)
+
+    def checked_step(self, **kwargs):
+        unused = [
+            name for name, param in models[0].named_parameters()
+            if param.requires_grad and param.grad is None
+        ]
+        assert not unused, f'without a gradient: {unused}'
+        step(self, **kwargs)
+
+    monkeypatch.setattr(OptimWrapper, 'optim_context', optim_context)
+    monkeypatch.setattr(OptimWrapper, 'step', checked_step)
 
 
 def make_digits(root):

@@ -5,6 +5,7 @@ import os
 import sys
 from datetime import timedelta
 
+from heartbeat import TIMEOUT, watch_processes
 from mmengine.config import Config
 from mmengine.device import get_device
 from torch import distributed
@@ -22,7 +23,9 @@ def init_process_group_on_cpu(cfg: Config) -> None:
     mmengine binds each process to a GPU, unless a process group is there
     already. With a launcher and on a CPU, one is made here, the backend
     ``nccl`` replaced by ``gloo``, and the model's wrapper told that there is
-    no device to bind.
+    no device to bind. The processes end together, see :mod:`heartbeat`: with
+    one that is gone at once, and with one that hangs after ``timeout`` of
+    ``env_cfg.dist_cfg``, in seconds, or 45 where it is not set.
 
     Args:
         cfg (Config): Config of a runner; its ``model_wrapper_cfg`` is set.
@@ -45,6 +48,7 @@ def init_process_group_on_cpu(cfg: Config) -> None:
         world_size=world_size,
         timeout=None if timeout is None else timedelta(seconds=timeout))
     atexit.register(distributed.destroy_process_group)
+    watch_processes(rank, world_size, timeout or TIMEOUT)
     if rank == 0:
         print(f'No accelerator: {world_size} processes on CPUs, by {backend}')
     wrapper = cfg.get('model_wrapper_cfg') or dict(

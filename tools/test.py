@@ -5,6 +5,7 @@ import os
 import os.path as osp
 from copy import deepcopy
 
+from bad_data import stop_at_bad_data
 from common import (add_runner_arguments, build_runner, load_config,
                     plain_file_errors, require_fields)
 from mmengine.config import Config, ConfigDict
@@ -129,7 +130,9 @@ def main() -> None:
             set_tta(cfg)
         if args.out:
             set_out(cfg, args.out)
-        metrics = build_runner(cfg, ['test']).test()
+        runner = build_runner(cfg, ['test'])
+        stop_at_bad_data(runner, ['test'])
+        metrics = runner.test()
     if is_main_process():
         print('\n' + '\n'.join(
             f'{name:<24}' +

@@ -2,6 +2,7 @@
 """Train a model of any task."""
 import argparse
 
+from bad_data import check_each_file, stop_at_bad_data
 from common import (add_runner_arguments, build_runner, load_config,
                     plain_file_errors, require_fields)
 from mmengine.config import Config
@@ -26,7 +27,14 @@ def parse_args() -> argparse.Namespace:
         const='auto',
         help='resume from this checkpoint, or without one from the latest '
         'checkpoint in the work directory')
+    parser.add_argument(
+        '--check-data',
+        action='store_true',
+        help='read each file of the data instead of training, say what is '
+        'wrong, and exit with 1 if training would stop at it')
     args = parser.parse_args()
+    if args.check_data and args.launcher != 'none':
+        parser.error('--check-data is for one process, without --launcher')
     if args.amp and get_device() in ('cpu', 'mps'):
         parser.error('--amp needs a GPU or another accelerator that '
                      f"mmengine's AmpOptimWrapper knows; found {get_device()}")
@@ -55,7 +63,11 @@ def main() -> None:
                        'train_cfg', 'optim_wrapper')
         merge_args(cfg, args)
         stages = ['train'] + (['val'] if cfg.get('val_cfg') else [])
-        build_runner(cfg, stages).train()
+        runner = build_runner(cfg, stages)
+        if args.check_data:
+            check_each_file(runner, stages)
+        stop_at_bad_data(runner, stages)
+        runner.train()
 
 
 if __name__ == '__main__':

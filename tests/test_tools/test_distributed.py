@@ -79,7 +79,7 @@ def run(*command, **env):
     return output
 
 
-def dist_train(tmp_path, config, *options):
+def dist_train(tmp_path, config, *options, **env):
     """Train in two processes of this interpreter."""
     python = tmp_path / 'python'
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
@@ -94,7 +94,8 @@ def dist_train(tmp_path, config, *options):
         2,
         *options,
         PATH=f"{tmp_path}:{os.environ['PATH']}",
-        PORT=str(port))
+        PORT=str(port),
+        **env)
     assert 'No accelerator: 2 processes on CPUs, by gloo' in output
     assert 'destroy_process_group' not in output
     return output
@@ -143,6 +144,105 @@ def test_detector_has_no_unused_parameters(digits, tmp_path):
     output = dist_train(tmp_path, DETECTOR, '--work-dir', tmp_path / 'work',
                         '--cfg-options', 'pretrained=None', *options)
     assert 'Epoch(train) [1][2/2]' in output
+
+
+def test_all_processes_skip_alike(digits, tmp_path):
+    """And the message says on which of them the loss was not finite."""
+    (tmp_path / 'one_rank.py').write_text("""
+from mmengine.dist import get_rank
+from mmengine.registry import HOOKS
+from mmengine.hooks import Hook
+
+@HOOKS.register_module()
+class OneRank(Hook):
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        if get_rank() == 1 and runner.iter == 2:
+            data_batch['inputs'][0] = data_batch['inputs'][0] * float('nan')
+""")
+    config = tmp_path / 'classifier.py'
+    config.write_text(
+        CLASSIFIER.replace('{root}', str(digits)).replace(
+            "imports=['mmweightformer']",
+            "imports=['mmweightformer', 'one_rank']") +
+        "custom_hooks = [dict(type='OneRank'), "
+        "dict(type='NonFiniteHook', action='skip')]")
+    output = dist_train(
+        tmp_path,
+        config,
+        '--work-dir',
+        tmp_path / 'work',
+        '--cfg-options',
+        'train_cfg.max_iters=4',
+        'train_cfg.val_interval=4',
+        PYTHONPATH=str(tmp_path))
+    for word in 'in iteration 3', 'rank 1: inputs of image', 'patch_embed':
+        assert word in output
+    weights = [parameters(tmp_path / 'work', i) for i in range(1, 5)]
+    assert all(weight.isfinite().all() for weight in weights)
+    assert [torch.equal(a, b)
+            for a, b in zip(weights, weights[1:])] == [False, True, False]
+
+
+# What the second of two processes does, while the first one waits for it.
+DIES = """
+import os, sys, time
+sys.path.insert(0, 'tools')
+from mmengine.config import Config
+from process_group import init_process_group_on_cpu
+from torch import distributed
+
+init_process_group_on_cpu(Config(dict(
+    launcher='pytorch', env_cfg=dict(dist_cfg=dict(timeout={timeout})))))
+distributed.barrier()
+if os.environ['RANK'] == '1':
+    {what}
+distributed.barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    'what, timeout, words', [
+        ('os.kill(os.getpid(), 9)', 60, 'is gone: it was killed'),
+        ('pid = os.fork() or time.sleep(30); os.kill(os.getpid(), 9)', 60,
+         'is gone: it was killed'),
+        ('raise ValueError("a bug")', 60,
+         'is gone: it was killed, or has ended'),
+        ('os.kill(os.getpid(), 19)', 5, 'has been silent for'),
+        ('pass', 60, None),
+    ],
+    ids=['killed', 'killed_with_a_worker', 'raises', 'hangs', 'ends'])
+def test_processes_end_together(what, timeout, words):
+    with socket.socket() as free:
+        free.bind(('127.0.0.1', 0))
+        port = free.getsockname()[1]
+    script = DIES.format(what=what, timeout=timeout)
+    both = [
+        subprocess.Popen(
+            [sys.executable, '-c', script],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={
+                **os.environ, 'CUDA_VISIBLE_DEVICES': '-1',
+                'OMP_NUM_THREADS': '1',
+                'RANK': str(rank),
+                'WORLD_SIZE': '2',
+                'MASTER_ADDR': '127.0.0.1',
+                'MASTER_PORT': str(port)
+            }) for rank in range(2)
+    ]
+    try:
+        error = both[0].communicate(timeout=60)[1]
+    finally:
+        for process in both:
+            process.kill()
+            process.wait()
+            process.stderr.close()
+    if words is None:
+        assert [process.returncode for process in both] == [0, 0]
+    else:
+        assert both[0].returncode == 1
+        assert f'Process 1 of 2 {words}' in error
+        assert 'Traceback' not in error
 
 
 @pytest.fixture

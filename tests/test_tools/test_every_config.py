@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import build_backbone, run_tool
-from miniature import WIDTH, make_digits, small_options
+from miniature import (WIDTH, forbid_unused_parameters, make_digits,
+                       small_options)
 
 # Those of generation have a test of their own.
 CONFIGS = sorted(
@@ -51,6 +52,7 @@ def options(digits, tmp_path):
 @pytest.fixture(autouse=True)
 def tools(monkeypatch):
     monkeypatch.syspath_prepend('tools')
+    forbid_unused_parameters(monkeypatch)
 
 
 def scalars(work_dir):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import run_tool
-from miniature import make_digits
+from miniature import forbid_unused_parameters, make_digits
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 
@@ -23,6 +23,7 @@ CLASSIFIER = 'configs/digits/wf_ablation_digits.py'
 @pytest.fixture(autouse=True)
 def tools(monkeypatch):
     monkeypatch.syspath_prepend('tools')
+    forbid_unused_parameters(monkeypatch)
 
 
 @pytest.fixture(scope='module')

@@ -1,0 +1,39 @@
+# Copyright (c) mmweightformer contributors. All rights reserved.
+"""long_run.py for 60 iterations, on which it also has something to find."""
+import math
+
+import long_run
+import pytest
+import torch
+
+ITERATIONS = 60
+
+
+@pytest.mark.parametrize('dtype, leak', [('bfloat16', False),
+                                         ('float32', True)])
+def test_only_a_leak_is_found(dtype, leak, tmp_path, monkeypatch):
+    kept, read = [], long_run.resident_memory
+
+    def resident_memory():
+        if leak:
+            kept.append(torch.ones(2**21))  # 8 MiB
+        return read()
+
+    monkeypatch.setattr(long_run, 'resident_memory', resident_memory)
+    losses, memory = long_run.train('classifier', dtype, ITERATIONS, tmp_path)
+    assert len(losses) == len(memory) == ITERATIONS
+    assert losses[0] > losses[-1] > 0
+    wrong = ' '.join(long_run.judge(losses, memory))
+    assert ('the process alone grew' in wrong) == leak
+    assert leak or not wrong
+
+
+def test_judges():
+    flat = [(100., 300.)] * 20
+    assert long_run.judge([1.] * 20, flat) == []
+    assert long_run.judge([1.] * 9 + [math.nan] * 11,
+                          flat) == ['the loss of iteration 10 is nan']
+    # Growth in the first epoch is allowed.
+    grown = [(50., 150.)] * 2 + [(100., 300. + i) for i in range(18)]
+    wrong, = long_run.judge([1.] * 20, grown)
+    assert 'with its workers grew by 5.3%' in wrong
