@@ -1,5 +1,6 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 """Says what is wrong with the data, before work depends on them."""
+import logging
 import sys
 from typing import List, Sequence
 
@@ -30,7 +31,7 @@ def stop_at_bad_data(runner: Runner, stages: Sequence[str]) -> None:
     if others:
         print_log(
             'What the data have, and the run goes on with:\n  ' + _few(others),
-            'current', 'WARNING')
+            'current', logging.WARNING)
     if stops:
         sys.exit('\nWhat the data have, and no run can go on with:\n  ' +
                  _few(stops) if is_main_process() else 1)

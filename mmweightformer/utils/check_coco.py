@@ -214,7 +214,6 @@ def _check_annotations(data: dict, dataset: Any, with_mask: bool, where: str,
         size = sizes.get(ann['image_id'])
         if ann.get('ignore', False) or size is None:
             continue
-        name = f'{ann["id"]} with {ann["bbox"]}'
         if with_mask and not _has_sound_polygons(ann.get('segmentation')):
             faults.add(
                 where, 'coordinates of a polygon must be numbers within '
@@ -225,13 +224,13 @@ def _check_annotations(data: dict, dataset: Any, with_mask: bool, where: str,
                   and _is_number(ann['area'])):
             faults.add(
                 where, 'a bbox must be [x, y, width, height] of finite numbers'
-                ', and an area one number', name)
+                ', and an area one number', f'{ann["id"]} with {ann["bbox"]}')
         elif _is_left_out(ann, size):
             faults.add(
                 where,
                 'annotations are left out, as their boxes are outside of the '
                 'image, below one pixel wide or high, or have no area',
-                name,
+                f'{ann["id"]} with {ann["bbox"]}',
                 stops=False)
         elif with_mask and ann['category_id'] in class_ids:
             what, stops = _check_segmentation(ann.get('segmentation'), size)
