@@ -146,9 +146,10 @@ def last_whole(work_dir: Path) -> int:
 
 def first_step(work_dir: Path) -> Optional[int]:
     """Where the last run began."""
-    paths = work_dir.glob('*/vis_data/scalars.json')
-    path = max(paths, default=None)
-    if path is None:
+    # Not of the run before, if this one was killed before an iteration.
+    folder = max(work_dir.glob('[0-9]*_*/'), default=work_dir)
+    path = folder / 'vis_data' / 'scalars.json'
+    if not path.exists():
         return None
     for line in path.read_text().splitlines():
         if '"loss"' in line and line.endswith('}'):
