@@ -45,16 +45,24 @@ def check_coco(dataset: Any, field: str, with_mask: bool,
         is that of the file; None where it cannot be read.
     """
     where = f'{dataset.ann_file}  ({field}.ann_file)'
+    if 'img' not in dataset.data_prefix:
+        faults.add(f'{field}.data_prefix', 'it must have img, the folder of '
+                   'images')
+        return None
     with _no_garbage_collection():
         data = _read(dataset.ann_file, where, dataset.test_mode, faults)
         if data is None:
             return None
-        names = _check_categories(data, dataset, field, where, faults)
-        if not names:
+        try:
+            names = _check_categories(data, dataset, field, where, faults)
+            if not names:
+                return None
+            _check_ids(data, dataset, where, faults)
+            _check_images_left(data, dataset, field, where, faults)
+            _check_annotations(data, dataset, with_mask, where, faults)
+        except TypeError as error:  # such as an id that is a list
+            faults.add(where, f"it has not COCO's form: {error}")
             return None
-        _check_ids(data, dataset, where, faults)
-        _check_images_left(data, dataset, field, where, faults)
-        _check_annotations(data, dataset, with_mask, where, faults)
         check_names(dataset.data_prefix['img'],
                     [image['file_name'] for image in data['images']], where,
                     faults)

@@ -62,7 +62,7 @@ def check_segmentation(dataset: Any, field: str, with_labels: bool,
     images = dataset.data_prefix['img_path']
     masks = dataset.data_prefix.get('seg_map_path')
     if dataset.ann_file and not osp.isdir(dataset.ann_file):
-        with open(dataset.ann_file) as file:
+        with open(dataset.ann_file, errors='replace') as file:
             stems = [line.strip() for line in file]
         where = f'{dataset.ann_file}  ({field}.ann_file)'
         check_names(images, [stem + dataset.img_suffix for stem in stems],
@@ -129,7 +129,7 @@ def check_classification(dataset: Any, field: str,
 
 def _check_labelled_list(dataset: Any, field: str, faults: Faults) -> None:
     where = f'{dataset.ann_file}  ({field}.ann_file)'
-    with open(dataset.ann_file) as file:
+    with open(dataset.ann_file, errors='replace') as file:
         lines = file.read().splitlines()
     if not lines:
         faults.add(where, 'it is empty')

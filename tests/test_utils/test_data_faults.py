@@ -113,6 +113,13 @@ def test_lacking_fields(coco, tmp_path, key, field):
     assert f'{key}[1] lacks {field}' in stops
 
 
+@pytest.mark.parametrize('key', ['images', 'annotations', 'categories'])
+def test_ids_that_are_none(coco, tmp_path, key):
+    coco[key][1]['id'] = [1]
+    assert "it has not COCO's form: unhashable" in check_coco(tmp_path,
+                                                              coco)[0]
+
+
 def test_no_category_is_a_class(coco, tmp_path):
     for category in coco['categories']:
         category['name'] += ' '
