@@ -124,7 +124,7 @@ test: install
 	$(VENV_PY) -m pytest $(ARGS)
 
 fuzz: install
-	$(VENV_PY) tests/fuzz/fuzz.py --cases 10000 $(ARGS)
+	$(VENV_PY) tests/fuzz/fuzz.py $(ARGS)
 
 faults: install
 	$(VENV_PY) tests/faults/kill.py

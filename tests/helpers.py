@@ -1,12 +1,15 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 import runpy
+import socket
 import sys
 from functools import partial
 from unittest import mock
 
 import reference
 import torch
-from mmengine.registry import MODELS, DefaultScope
+from mmengine.optim import OptimWrapper
+from mmengine.registry import MODELS, OPTIM_WRAPPERS, DefaultScope
+from mmengine.visualization import Visualizer
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmweightformer.utils import official_to_mm
@@ -74,11 +77,39 @@ def run_tool(path, *arguments):
     Returns:
         What it exits with: None, a number or the message of an error.
     """
-    with mock.patch.object(sys, 'argv', [path, *map(str, arguments)]):
+    arguments = [path, *map(str, arguments)]
+    # The packages' hooks take the newest visualizer, which would be that of
+    # another tool run before.
+    with mock.patch.object(sys, 'argv', arguments), mock.patch.dict(
+            Visualizer._instance_dict, clear=True):
         try:
             runpy.run_path(path, run_name='__main__')
         except SystemExit as stop:
             return stop.code
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(('127.0.0.1', 0))
+        return free.getsockname()[1]
+
+
+@OPTIM_WRAPPERS.register_module()
+class ScaledOptimWrapper(OptimWrapper):
+    """As AmpOptimWrapper scales the loss, which needs a GPU."""
+
+    def __init__(self, growth_interval=2000, **kwargs):
+        super().__init__(**kwargs)
+        self.loss_scaler = torch.amp.GradScaler(
+            'cpu', init_scale=1024., growth_interval=growth_interval)
+
+    def backward(self, loss, **kwargs):
+        self.loss_scaler.scale(loss).backward(**kwargs)
+        self._inner_count += 1
+
+    def step(self, **kwargs):
+        self.loss_scaler.step(self.optimizer)
+        self.loss_scaler.update()
 
 
 class Malicious:

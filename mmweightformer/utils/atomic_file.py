@@ -2,12 +2,13 @@
 """Files that appear under their names only when they are whole."""
 import os
 import os.path as osp
+from typing import Any, BinaryIO, Callable
 
 # Behind the name of a file that is being written.
 PART = '.part'
 
 
-def write_atomically(path: str, content: bytes) -> None:
+def write_atomically(path: str, write: Callable[[BinaryIO], Any]) -> None:
     """Write a file so that a crash leaves the former one or the new one.
 
     The content goes to a file beside it and from memory to the disk, and only
@@ -15,7 +16,7 @@ def write_atomically(path: str, content: bytes) -> None:
 
     Args:
         path (str): The file to write, in a folder that is there.
-        content (bytes): All of it.
+        write (Callable): Writes all of it to an open file.
 
     Raises:
         OSError: If it cannot be written, as on a full disk; it names the
@@ -27,14 +28,14 @@ def write_atomically(path: str, content: bytes) -> None:
         os.remove(part)  # which may lead elsewhere
     try:
         with open(part, 'wb') as file:
-            file.write(content)
+            write(file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
     except BaseException as error:
         if osp.exists(part):
             os.remove(part)
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and error.errno is not None:
             # Not all of them name a file.
             raise OSError(error.errno, error.strerror, path) from error
         raise

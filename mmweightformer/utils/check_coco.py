@@ -7,7 +7,7 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from .check_lists import check_names
+from .check_lists import check_names, name_few
 from .faults import Faults
 
 KEYS = dict(
@@ -125,9 +125,8 @@ def _class_ids(data: dict, dataset: Any) -> Dict[Any, str]:
     }
 
 
-def _show(names: Sequence[str], number: int = 10) -> str:
-    more = ', …' if len(names) > number else ''
-    return f'({", ".join(map(repr, names[:number]))}{more})'
+def _show(names: Sequence[str]) -> str:
+    return f'({name_few(names, 10)})'
 
 
 def _check_categories(data: dict, dataset: Any, field: str, where: str,

@@ -114,8 +114,8 @@ def check_classification(dataset: Any, field: str,
         if entry.is_dir() and not entry.name.startswith('.'))
     if classes is not None and len(folders) != len(classes):
         faults.add(
-            where, f'it has {len(folders)} folders ({_few(folders)}) for '
-            f'{len(classes)} classes ({_few(classes)}): each needs one. '
+            where, f'it has {len(folders)} folders ({name_few(folders)}) for '
+            f'{len(classes)} classes ({name_few(classes)}): each needs one. '
             f'Other classes: {field}.metainfo=dict(classes=(...))')
     if not any(
             dataset.is_valid_file(name) for sub in folders
@@ -153,5 +153,7 @@ def _check_labelled_list(dataset: Any, field: str, faults: Faults) -> None:
     check_names(dataset.img_prefix, names, where, faults)
 
 
-def _few(names: Sequence[str]) -> str:
-    return ', '.join(map(repr, names[:5])) + (', …' if len(names) > 5 else '')
+def name_few(names: Sequence[str], number: int = 5) -> str:
+    """The first of the names, and an ellipsis if there are more."""
+    more = ', …' if len(names) > number else ''
+    return ', '.join(map(repr, names[:number])) + more

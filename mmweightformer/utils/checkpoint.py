@@ -5,6 +5,7 @@ import pickle
 import re
 import zipfile
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple, Union
 
 import numpy as np
@@ -13,6 +14,7 @@ from mmengine.logging import HistoryBuffer
 from torch import Tensor
 
 from ..version import __version__
+from .atomic_file import write_atomically
 
 StateDict = Dict[str, Tensor]
 
@@ -239,18 +241,9 @@ def save_state_dict(state: StateDict, path: str) -> None:
         OSError, RuntimeError: If it cannot be written.
     """
     os.makedirs(os.path.dirname(path) or '.', exist_ok=True)
-    part = f'{path}.part'
-    if os.path.islink(part):
-        os.remove(part)  # it would have another file written over
-    try:
-        torch.save(
-            dict(
-                state_dict=state,
-                meta=dict(mmweightformer_version=__version__)), part)
-        os.replace(part, path)
-    finally:
-        if os.path.exists(part):
-            os.remove(part)
+    checkpoint = dict(
+        state_dict=state, meta=dict(mmweightformer_version=__version__))
+    write_atomically(path, partial(torch.save, checkpoint))
 
 
 def convert_checkpoint(

@@ -20,13 +20,27 @@ def set_random_state(*key: int) -> None:
     torch.manual_seed(int.from_bytes(state[:2].tobytes(), 'little'))
 
 
+def get_random_state() -> tuple:
+    """With that of the GPU if it is in use."""
+    on_gpu = torch.cuda.is_initialized()
+    return (random.getstate(), np.random.get_state(), torch.get_rng_state(),
+            torch.cuda.get_rng_state() if on_gpu else None)
+
+
+def restore_random_state(state: tuple) -> None:
+    """Go back to a state of :func:`get_random_state`."""
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+    torch.set_rng_state(state[2])
+    if state[3] is not None:
+        torch.cuda.set_rng_state(state[3])
+
+
 @contextmanager
 def kept_random_state() -> Iterator[None]:
-    """Leave it, on the CPU, as if nothing had been drawn within."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    """Leave it as if nothing had been drawn within."""
+    state = get_random_state()
     try:
         yield
     finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
+        restore_random_state(state)

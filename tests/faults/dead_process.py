@@ -13,7 +13,6 @@ import argparse
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / 'tests'))
-from helpers import run_tool  # noqa: E402
+from helpers import free_port, run_tool  # noqa: E402
 
 LIMIT = 60
 CONFIG = """
@@ -56,12 +55,6 @@ def start(config, work_dir, rank, port):
                                 env=env,
                                 stdout=output,
                                 stderr=output)
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(('127.0.0.1', 0))
-        return free.getsockname()[1]
 
 
 def kill_one(config, work_dir, rank, kind, within):

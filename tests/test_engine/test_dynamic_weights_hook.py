@@ -6,8 +6,7 @@ import torch
 from helpers import build_backbone, randomize
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
-from mmengine.optim import OptimWrapper
-from mmengine.registry import HOOKS, OPTIM_WRAPPERS
+from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import nn
 from torch.utils.data import DataLoader
@@ -35,25 +34,6 @@ class Classifier(BaseModel):
     def forward(self, images, labels, mode='loss'):
         scores = self.head(self.backbone(images)[-1])
         return dict(loss=nn.functional.cross_entropy(scores, labels))
-
-
-@OPTIM_WRAPPERS.register_module()
-class ScaledOptimWrapper(OptimWrapper):
-    """As AmpOptimWrapper scales the loss, which needs a GPU."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        # It grows with each step.
-        self.loss_scaler = torch.amp.GradScaler(
-            'cpu', init_scale=1024., growth_interval=1)
-
-    def backward(self, loss, **kwargs):
-        self.loss_scaler.scale(loss).backward(**kwargs)
-        self._inner_count += 1
-
-    def step(self, **kwargs):
-        self.loss_scaler.step(self.optimizer)
-        self.loss_scaler.update()
 
 
 class Recorder(Hook):
@@ -126,12 +106,14 @@ def by_hand(model, batch, share=1.):
 
 
 @pytest.mark.parametrize(
-    'model, optim, share', [
+    'model, optim, share',
+    [
         ({}, {}, 1.),
         (dict(with_cp=True), {}, 1.),
         ({}, dict(clip_grad=dict(max_norm=1e-3)), 1.),
         ({}, dict(accumulative_counts=2), 0.5),
-        ({}, dict(type='ScaledOptimWrapper'), 1.),
+        # Its scale grows with each step.
+        ({}, dict(type='ScaledOptimWrapper', growth_interval=1), 1.),
         (dict(frozen_stages=2), {}, 1.),
         (dict(dynamic_linear='gap', dynamic_conv='static'), {}, 1.),
     ],

@@ -9,8 +9,8 @@ import torch
 from helpers import build_backbone, randomize
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
-from mmengine.optim import OptimWrapper, OptimWrapperDict
-from mmengine.registry import HOOKS, OPTIM_WRAPPERS
+from mmengine.optim import OptimWrapperDict
+from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
 from torch import nn
@@ -62,23 +62,6 @@ class Classifier(BaseModel):
         return dict(
             loss_cls=nn.functional.cross_entropy(scores, labels),
             loss_size=term)
-
-
-@OPTIM_WRAPPERS.register_module()
-class ScalingOptimWrapper(OptimWrapper):
-    """As AmpOptimWrapper scales the loss, which needs a GPU."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.loss_scaler = torch.amp.GradScaler('cpu', init_scale=1024.)
-
-    def backward(self, loss, **kwargs):
-        self.loss_scaler.scale(loss).backward(**kwargs)
-        self._inner_count += 1
-
-    def step(self, **kwargs):
-        self.loss_scaler.step(self.optimizer)
-        self.loss_scaler.update()
 
 
 class Recorder(Hook):
@@ -264,7 +247,7 @@ def test_repeats_with_the_same_random_state(tmp_path):
 @pytest.mark.parametrize('optim', [
     dict(clip_grad=dict(max_norm=1., error_if_nonfinite=True)),
     dict(accumulative_counts=2),
-    dict(type='ScalingOptimWrapper')
+    dict(type='ScaledOptimWrapper')
 ])
 def test_finite_training_is_the_same(tmp_path, optim):
     states = [
@@ -303,7 +286,7 @@ def test_gradients_are_left_to_a_loss_scaler(tmp_path, fault):
         tmp_path,
         make_data(fault),
         'stop',
-        optim=dict(type='ScalingOptimWrapper'))
+        optim=dict(type='ScaledOptimWrapper'))
     scale = runner.optim_wrapper.loss_scaler.get_scale()
     if fault == 'gradient':
         assert error is None and scale == 512.

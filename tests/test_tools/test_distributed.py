@@ -3,13 +3,12 @@
 import atexit
 import json
 import os
-import socket
 import subprocess
 import sys
 
 import pytest
 import torch
-from helpers import run_tool
+from helpers import free_port, run_tool
 from mmengine.config import Config
 from torch import distributed
 
@@ -84,9 +83,7 @@ def dist_train(tmp_path, config, *options, **env):
     python = tmp_path / 'python'
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
-    with socket.socket() as free:
-        free.bind(('127.0.0.1', 0))
-        port = free.getsockname()[1]
+    port = free_port()
     output = run(
         'bash',
         'tools/dist_train.sh',
@@ -212,9 +209,7 @@ distributed.barrier()
     ],
     ids=['killed', 'killed_with_a_worker', 'raises', 'hangs', 'ends'])
 def test_processes_end_together(what, timeout, words):
-    with socket.socket() as free:
-        free.bind(('127.0.0.1', 0))
-        port = free.getsockname()[1]
+    port = free_port()
     script = DIES.format(what=what, timeout=timeout)
     both = [
         subprocess.Popen(

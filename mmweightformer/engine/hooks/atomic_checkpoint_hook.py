@@ -23,7 +23,7 @@ class AtomicBackend(LocalBackend):
 
     def put(self, obj: bytes, filepath: Union[str, Path]) -> None:
         os.makedirs(osp.dirname(filepath), exist_ok=True)
-        write_atomically(str(filepath), obj)
+        write_atomically(str(filepath), lambda file: file.write(obj))
 
 
 register_backend(BACKEND, AtomicBackend)
@@ -119,7 +119,7 @@ class AtomicCheckpointHook(CheckpointHook):
             runner.logger.warning(
                 f'{pointer} names no whole checkpoint, got {named!r}; the '
                 f'last whole one is {last}')
-            write_atomically(pointer, last.encode())
+            write_atomically(pointer, lambda file: file.write(last.encode()))
 
     def _last_whole(self) -> Optional[str]:
         before, after = self.filename_tmpl.split('{}')

@@ -1,10 +1,8 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 import math
-import random
 from functools import partial
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-import numpy as np
 import torch
 from mmengine.dist import all_gather_object, all_reduce
 from mmengine.hooks import EMAHook, Hook
@@ -17,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ...models.checks import check_choice, check_int
+from ...utils.random_state import (get_random_state, kept_random_state,
+                                   restore_random_state)
 
 STOP, SKIP = 'stop', 'skip'
 SKIPPED = 'train/skipped'
@@ -109,7 +109,7 @@ class NonFiniteHook(Hook):
     def _keep_batch(self, model: nn.Module, args: tuple, kwargs: dict) -> None:
         if torch.is_grad_enabled():  # neither in validation nor when repeated
             self._batch = args, kwargs
-            self._random_state = _get_random_state()
+            self._random_state = get_random_state()
             self._statistics = [[b.clone() for b in norm.buffers()]
                                 for norm in self._norms]
 
@@ -228,14 +228,12 @@ class NonFiniteHook(Hook):
             module.register_forward_hook(partial(look, name))
             for name, module in self._model.named_modules() if name
         ]
-        after = _get_random_state()
         try:
-            _set_random_state(self._random_state)
-            with torch.no_grad(), self._runner.optim_wrapper.optim_context(
-                    self._model):
+            with kept_random_state(), torch.no_grad(), \
+                    self._runner.optim_wrapper.optim_context(self._model):
+                restore_random_state(self._random_state)
                 losses = self._model(*args, **kwargs)
         finally:
-            _set_random_state(after)
             for handle in handles:
                 handle.remove()
         terms = self._model.parse_losses(losses)[1]
@@ -284,20 +282,6 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 def _all_finite(value: Any) -> bool:
     return all(t.isfinite().all() for t in _tensors(value))
-
-
-def _get_random_state() -> tuple:
-    on_gpu = torch.cuda.is_initialized()
-    return (random.getstate(), np.random.get_state(), torch.get_rng_state(),
-            torch.cuda.get_rng_state() if on_gpu else None)
-
-
-def _set_random_state(state: tuple) -> None:
-    random.setstate(state[0])
-    np.random.set_state(state[1])
-    torch.set_rng_state(state[2])
-    if state[3] is not None:
-        torch.cuda.set_rng_state(state[3])
 
 
 def _leave_average(model: nn.Module) -> None:
