@@ -71,6 +71,10 @@ def count_macs(function, *args):
     return counter.get_total_flops() / 2
 
 
+# Of one size and of all; PyTorch 2.5 tells wide images from tall ones.
+GRAPHS_FOR_ALL_SIZES = 2 if torch.__version__ >= (2, 9) else 3
+
+
 def run_tool(path, *arguments):
     """Run a tool in this process.
 
