@@ -45,7 +45,8 @@ def refused(*command):
     assert result.returncode == 1
     assert 'Traceback' not in result.stderr
     assert 'Epoch(' not in result.stdout
-    assert len(result.stderr.strip().splitlines()) <= 10
+    # PyTorch 2.5 warns, in two lines, whatever the filters are.
+    assert len(result.stderr.strip().splitlines()) <= 12
     return result.stderr
 
 

@@ -36,7 +36,8 @@ def refused(*command, **env):
     result = run(*command, **env)
     assert result.returncode != 0
     assert 'Traceback' not in result.stderr
-    assert len(result.stderr.strip().splitlines()) <= 10
+    # PyTorch 2.5 warns, in two lines, whatever the filters are.
+    assert len(result.stderr.strip().splitlines()) <= 12
     return result.stderr
 
 
