@@ -23,16 +23,16 @@ def test_only_a_leak_is_found(dtype, leak, tmp_path, monkeypatch):
     assert len(losses) == len(memory) == ITERATIONS
     assert all(map(math.isfinite, losses))
     wrong = ' '.join(long_run.judge(losses, memory))
-    assert ('the process alone grew' in wrong) == leak
+    assert ('resident memory grew' in wrong) == leak
     assert leak or not wrong
 
 
 def test_judges():
-    flat = [(100., 300.)] * 20
+    flat = [(100., 300., 80.)] * 20
     assert long_run.judge([1.] * 20, flat) == []
     assert long_run.judge([1.] * 9 + [math.nan] * 11,
                           flat) == ['the loss of iteration 10 is nan']
     # Growth in the first epoch is allowed.
-    grown = [(50., 150.)] * 2 + [(100., 300. + i) for i in range(18)]
+    grown = [(50., 150., 40.)] * 2 + [(100., 300. + i, 80.) for i in range(18)]
     wrong, = long_run.judge([1.] * 20, grown)
-    assert 'with its workers grew by 5.3%' in wrong
+    assert 'resident memory with workers grew by 5.3%' in wrong
