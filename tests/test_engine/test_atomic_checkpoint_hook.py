@@ -132,6 +132,21 @@ def test_full_disk_from_the_start(tmp_path, full_disk):
     assert checkpoints(tmp_path) == []
 
 
+def resumed_epochs(work_dir):
+    """Train up to four, and tell which were left to do."""
+    runner = build(work_dir, epochs=4, resume=True)
+    begun = []
+
+    class Begin(Hook):
+
+        def before_train_epoch(self, runner):
+            begun.append(runner.epoch)
+
+    runner.register_hook(Begin())
+    runner.train()
+    return begun
+
+
 @pytest.mark.parametrize('content', [
     '', '{work_dir}/epoch_3.pth', '{work_dir}/epoch_9.pth', '{work_dir}/epo',
     None
@@ -147,19 +162,20 @@ def test_resumes_from_the_last_whole(content, tmp_path):
     else:
         (tmp_path / 'last_checkpoint').write_text(
             content.format(work_dir=tmp_path))
-    runner = build(tmp_path, epochs=4, resume=True)
-    begun = []
-
-    class Begin(Hook):
-
-        def before_train_epoch(self, runner):
-            begun.append(runner.epoch)
-
-    runner.register_hook(Begin())
-    runner.train()
-    assert begun == [2, 3]
+    assert resumed_epochs(tmp_path) == [2, 3]
     assert not (tmp_path / 'epoch_3.pth.part').exists()
     assert pointer(tmp_path) == str(tmp_path / 'epoch_4.pth')
+
+
+@pytest.mark.parametrize('is_newer', [True, False])
+def test_resumes_from_one_not_named_yet(is_newer, tmp_path):
+    """Killed between both files; not from a former training's, though."""
+    build(tmp_path, epochs=3).train()
+    (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'epoch_2.pth'))
+    written = 1e9 + 10 * (1 if is_newer else -1)
+    os.utime(tmp_path / 'epoch_3.pth', (written, written))
+    os.utime(tmp_path / 'last_checkpoint', (1e9, 1e9))
+    assert resumed_epochs(tmp_path) == ([3] if is_newer else [2, 3])
 
 
 def test_another_folder(tmp_path):

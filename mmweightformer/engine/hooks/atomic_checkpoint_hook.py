@@ -1,10 +1,11 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
+import math
 import os
 import os.path as osp
 import zipfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Union
+from typing import Any, Dict, Iterator, Optional, Union
 
 from mmengine.dist import barrier, is_main_process
 from mmengine.fileio import LocalBackend, register_backend
@@ -67,8 +68,8 @@ class AtomicCheckpointHook(CheckpointHook):
       renamed;
     - the former ones are removed afterwards;
     - when a run begins, the file ``last_checkpoint`` is set to the last whole
-      checkpoint if it names none, so that ``--resume`` finds it, and what was
-      left half-written is removed.
+      checkpoint if it names none, or one before that, so that ``--resume``
+      finds it, and what was left half-written is removed.
 
     If a checkpoint cannot be written, training stops with an ``OSError`` that
     names the former one, which is kept.
@@ -112,25 +113,37 @@ class AtomicCheckpointHook(CheckpointHook):
             with open(pointer) as file:
                 named = file.read().strip()
         # A folder is what DeepSpeed makes, a URL another backend's.
-        if is_whole(named) or osp.isdir(named) or '://' in named:
+        if osp.isdir(named) or '://' in named:
             return
-        last = self._last_whole()
-        if last is not None:
+        whole = self._whole()
+        if is_whole(named):
+            named_step = next(
+                (step for step, path in whole.items() if path.samefile(named)),
+                math.inf)
+            written = os.stat(pointer).st_mtime_ns
+            # Those that a killed process had no time left to name, and not
+            # those of a former training in the same folder.
+            whole = {
+                step: path
+                for step, path in whole.items()
+                if step > named_step and path.stat().st_mtime_ns > written
+            }
+        if whole:
+            last = str(whole[max(whole)])
             runner.logger.warning(
-                f'{pointer} names no whole checkpoint, got {named!r}; the '
-                f'last whole one is {last}')
+                f'{pointer} does not name the last whole checkpoint, got '
+                f'{named!r}; it is {last}')
             write_atomically(pointer, lambda file: file.write(last.encode()))
 
-    def _last_whole(self) -> Optional[str]:
+    def _whole(self) -> Dict[int, Path]:
+        """The whole checkpoints by their epochs or iterations."""
         before, after = self.filename_tmpl.split('{}')
-        steps: List[int] = []
+        found: Dict[int, Path] = {}
         for path in Path(self._folder).glob(f'{before}*{after}'):
             step = path.name[len(before):len(path.name) - len(after)]
             if step.isdigit() and is_whole(str(path)):
-                steps.append(int(step))
-        if not steps:
-            return None
-        return osp.join(self._folder, self.filename_tmpl.format(max(steps)))
+                found[int(step)] = path
+        return found
 
     def before_train(self, runner: Runner) -> None:
         super().before_train(runner)
@@ -167,10 +180,10 @@ class AtomicCheckpointHook(CheckpointHook):
             self.last_ckpt = former
             message = (f'a checkpoint could not be written ({error.strerror}:'
                        f' {error.filename}). ')
-            last = self._last_whole()
-            message += ('There is no former one.' if last is None else
-                        f'The former one is kept: {last}. Training goes on '
-                        'from it with --resume, once there is room.')
+            whole = self._whole()
+            message += (f'The former one is kept: {whole[max(whole)]}. '
+                        'Training goes on from it with --resume, once there '
+                        'is room.' if whole else 'There is no former one.')
             runner.logger.error(message)
             raise OSError(error.errno, message) from error
         self.file_backend.remove_now()
