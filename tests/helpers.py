@@ -1,6 +1,9 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
+import os
+import re
 import runpy
 import socket
+import subprocess
 import sys
 from functools import partial
 from unittest import mock
@@ -90,6 +93,30 @@ def run_tool(path, *arguments):
             runpy.run_path(path, run_name='__main__')
         except SystemExit as stop:
             return stop.code
+
+
+def run_command(*command, **env):
+    """Run a command from the root of the checkout."""
+    return subprocess.run([str(part) for part in command],
+                          capture_output=True,
+                          text=True,
+                          env={
+                              **os.environ, 'PYTHONWARNINGS': 'ignore',
+                              **env
+                          })
+
+
+# A line and its code: PyTorch 2.5 has one whatever the filters are.
+WARNING = re.compile(r'^.*:\d+: \w+Warning: .*\n  .*\n', re.M)
+
+
+def refusal(result):
+    """The few lines with which a command stops."""
+    assert result.returncode != 0
+    assert 'Traceback' not in result.stderr
+    message = WARNING.sub('', result.stderr)
+    assert len(message.strip().splitlines()) <= 10
+    return message
 
 
 def free_port():

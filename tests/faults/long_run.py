@@ -106,7 +106,7 @@ class Watch(Hook):
                          data_batch=None,
                          outputs=None):
         self.losses.append(outputs['loss'].item())
-        self.memory.append(resident_memory() + (memory_in_use(), ))
+        self.memory.append(read_memory())
 
 
 class MallInfo(ctypes.Structure):
@@ -118,16 +118,8 @@ class MallInfo(ctypes.Structure):
     ]
 
 
-def memory_in_use():
-    """What malloc has handed out to this process, in MiB."""
-    mallinfo = ctypes.CDLL(None).mallinfo2
-    mallinfo.restype = MallInfo
-    info = mallinfo()
-    return (info.uordblks + info.hblkhd) / 2**20
-
-
-def resident_memory():
-    """Of this process, and of it and those that it has started, in MiB."""
+def read_memory():
+    """Each of NAMES, in MiB."""
     process = psutil.Process()
     own = total = process.memory_info().rss
     for child in process.children(recursive=True):
@@ -135,7 +127,12 @@ def resident_memory():
             total += child.memory_info().rss
         except psutil.NoSuchProcess:
             pass  # it has just ended
-    return own / 2**20, total / 2**20
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = MallInfo
+    info = mallinfo()
+    return [
+        value / 2**20 for value in (own, total, info.uordblks + info.hblkhd)
+    ]
 
 
 def train(task, dtype, iterations, folder):
@@ -181,7 +178,7 @@ def train(task, dtype, iterations, folder):
 
 
 def epoch_medians(memory):
-    """Of this process, with its workers, and in use, in each epoch."""
+    """Each of NAMES in each epoch."""
     length = len(memory) // EPOCHS
     return [[
         statistics.median(values)
@@ -190,7 +187,7 @@ def epoch_medians(memory):
 
 
 def growths(memory):
-    """From the second epoch to the last, each of the three."""
+    """Of each of NAMES, from the second epoch to the last."""
     medians = epoch_medians(memory)
     return [last / second - 1 for second, last in zip(medians[1], medians[-1])]
 

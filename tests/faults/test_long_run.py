@@ -14,11 +14,11 @@ ITERATIONS = 60
 def test_only_a_leak_is_found(dtype, leak, tmp_path, monkeypatch):
     calls = itertools.count()
 
-    def resident_memory():
+    def read_memory():
         # So few iterations say nothing of the real one.
-        return 100. * (1 + 0.01 * leak * next(calls)), 300.
+        return 100. * (1 + 0.01 * leak * next(calls)), 300., 80.
 
-    monkeypatch.setattr(long_run, 'resident_memory', resident_memory)
+    monkeypatch.setattr(long_run, 'read_memory', read_memory)
     losses, memory = long_run.train('classifier', dtype, ITERATIONS, tmp_path)
     assert len(losses) == len(memory) == ITERATIONS
     assert all(map(math.isfinite, losses))

@@ -4,41 +4,25 @@ import json
 import os
 import pickle
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers import refusal, run_command
 
 CONFIG = 'configs/digits/mask_rcnn_wf_t_digits.py'
 COCO = 'configs/mask_rcnn_wf_t_coco.py'
 
 
-def run(*command, **env):
-    """Run a command from the root of the checkout."""
-    return subprocess.run([str(part) for part in command],
-                          capture_output=True,
-                          text=True,
-                          env={
-                              **os.environ, 'PYTHONWARNINGS': 'ignore',
-                              **env
-                          })
-
-
 def succeed(*command, **env):
-    result = run(*command, **env)
+    result = run_command(*command, **env)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr
     return result.stdout + result.stderr
 
 
 def refused(*command, **env):
-    result = run(*command, **env)
-    assert result.returncode != 0
-    assert 'Traceback' not in result.stderr
-    # PyTorch 2.5 warns, in two lines, whatever the filters are.
-    assert len(result.stderr.strip().splitlines()) <= 12
-    return result.stderr
+    return refusal(run_command(*command, **env))
 
 
 @pytest.fixture(scope='module')

@@ -133,7 +133,7 @@ class AtomicCheckpointHook(CheckpointHook):
             runner.logger.warning(
                 f'{pointer} does not name the last whole checkpoint, got '
                 f'{named!r}; it is {last}')
-            write_atomically(pointer, lambda file: file.write(last.encode()))
+            AtomicBackend().put(last.encode(), pointer)
 
     def _whole(self) -> Dict[int, Path]:
         """The whole checkpoints by their epochs or iterations."""
