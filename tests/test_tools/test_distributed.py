@@ -227,6 +227,8 @@ def test_processes_end_together(what, timeout, words):
     ]
     try:
         error = both[0].communicate(timeout=60)[1]
+        if words is None:
+            both[1].wait(timeout=60)  # it may take longer to end
     finally:
         for process in both:
             process.kill()
