@@ -1,6 +1,7 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 """What the tools that run a config have in common."""
 import argparse
+import errno
 import fcntl
 import os
 import os.path as osp
@@ -9,8 +10,9 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, Collection, Sequence, TextIO
+from typing import Any, Collection, Optional, Sequence, TextIO
 
+from heartbeat import end_with_error
 from mmengine.config import Config, DictAction
 from mmengine.hooks import Hook
 from mmengine.model import BaseTTAModel, is_model_wrapper
@@ -265,9 +267,28 @@ def lock_folder(folder: Path) -> TextIO:
 FORCE = 'TORCH_FORCE_WEIGHTS_ONLY_LOAD'
 
 
+FILE_ERRORS = (FileNotFoundError, FileExistsError, NotADirectoryError,
+               IsADirectoryError, PermissionError)
+# Of a disk: full, by quota or by a limit, broken, or mounted to be read.
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+
+
+def describe_error(error: BaseException) -> Optional[str]:
+    """The message of an error that is none of the code's."""
+    if isinstance(error, UnpicklingError):
+        return f'A checkpoint was not loaded: {error}'
+    if isinstance(error, FILE_ERRORS):
+        # A worker of a data loader sends its whole traceback along.
+        return str(error).strip().splitlines()[-1]
+    if isinstance(error, FloatingPointError) or (isinstance(
+            error, OSError) and error.errno in DISK_ERRORS):
+        return str(error)
+    return None
+
+
 @contextmanager
-def plain_file_errors():
-    """Turn a file that cannot be used into one message, no traceback.
+def plain_errors():
+    """Turn what files, disks or numbers do into one message, no traceback.
 
     Within, no code in a checkpoint is run, whoever loads it.
     """
@@ -275,12 +296,16 @@ def plain_file_errors():
     os.environ[FORCE] = '1'
     try:
         yield
-    except UnpicklingError as error:
-        sys.exit(f'\nA checkpoint was not loaded: {error}')
-    except (FileNotFoundError, FileExistsError, NotADirectoryError,
-            IsADirectoryError, PermissionError) as error:
-        # A worker of a data loader sends its whole traceback along.
-        sys.exit(f'\n{str(error).strip().splitlines()[-1]}')
+    except SystemExit as error:
+        if error.code:
+            end_with_error()
+        raise
+    except Exception as error:
+        message = describe_error(error)
+        if message is None:
+            raise
+        end_with_error()
+        sys.exit(f'\n{message}')
     finally:
         if before is None:
             del os.environ[FORCE]

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import time
-from typing import Dict
+from typing import Dict, Optional
 
 from torch import distributed
 
@@ -21,6 +21,8 @@ from torch import distributed
 TIMEOUT = 45.
 INTERVAL = 1.
 BEAT, END, FAILURE = b'.', b'e', b'!'
+
+_heartbeat: Optional['_Heartbeat'] = None
 
 
 def watch_processes(rank: int,
@@ -73,7 +75,14 @@ def watch_processes(rank: int,
             (os.environ['MASTER_ADDR'], port), timeout)
         connection.sendall(f'{token} {rank}\n'.encode())
         peers[connection] = 0
-    _Heartbeat(peers, rank, world_size, timeout)
+    global _heartbeat
+    _heartbeat = _Heartbeat(peers, rank, world_size, timeout)
+
+
+def end_with_error() -> None:
+    """Say no farewell: this process exits by an error of its own."""
+    if _heartbeat is not None:
+        _heartbeat.fail()
 
 
 class _Heartbeat:
@@ -88,7 +97,7 @@ class _Heartbeat:
         self.stopped = threading.Event()
         self.last_heard = dict.fromkeys(peers, time.monotonic())
         self.excepthook = sys.excepthook
-        sys.excepthook = self.fail
+        sys.excepthook = self.show
         atexit.register(self.end)
         # Or a connection stays open as long as a worker of a data loader.
         os.register_at_fork(after_in_child=self.close)
@@ -99,12 +108,15 @@ class _Heartbeat:
         for peer in self.peers:
             peer.close()
 
-    def fail(self, *error) -> None:
+    def show(self, *error) -> None:
         """In place of sys.excepthook."""
+        self.fail()
+        self.excepthook(*error)
+
+    def fail(self) -> None:
         # If it is that another one is gone, the thread says so, and ends us.
         time.sleep(2 * INTERVAL)
         self.failed = True
-        self.excepthook(*error)
 
     def end(self) -> None:
         """As the interpreter exits, after an error or not."""

@@ -7,7 +7,7 @@ from copy import deepcopy
 
 from bad_data import stop_at_bad_data
 from common import (add_runner_arguments, build_runner, load_config,
-                    plain_file_errors, require_fields)
+                    plain_errors, require_fields)
 from mmengine.config import Config, ConfigDict
 from mmengine.dist import is_main_process
 
@@ -119,7 +119,7 @@ def set_out(cfg: Config, out: str) -> None:
 
 def main() -> None:
     args = parse_args()
-    with plain_file_errors():
+    with plain_errors():
         cfg = load_config(args)
         require_fields(cfg, args.config, 'model', 'test_dataloader',
                        'test_cfg', 'test_evaluator')

@@ -4,7 +4,7 @@ import argparse
 
 from bad_data import check_each_file, stop_at_bad_data
 from common import (add_runner_arguments, build_runner, load_config,
-                    plain_file_errors, require_fields)
+                    plain_errors, require_fields)
 from mmengine.config import Config
 from mmengine.device import get_device
 
@@ -57,7 +57,7 @@ def merge_args(cfg: Config, args: argparse.Namespace) -> None:
 
 def main() -> None:
     args = parse_args()
-    with plain_file_errors():
+    with plain_errors():
         cfg = load_config(args)
         require_fields(cfg, args.config, 'model', 'train_dataloader',
                        'train_cfg', 'optim_wrapper')

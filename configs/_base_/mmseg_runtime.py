@@ -9,6 +9,7 @@ default_hooks = dict(
         interval=16000,
         max_keep_ckpts=3),
     sampler_seed=dict(type='IterationSeedHook'),
+    non_finite=dict(type='NonFiniteHook'),
     visualization=dict(type='SegVisualizationHook'))
 
 env_cfg = dict(

@@ -314,6 +314,11 @@ def test_several_optimizers_are_refused(tmp_path):
         hook.before_train(runner)
 
 
+def test_two_of_them_are_refused(tmp_path):
+    with pytest.raises(ValueError, match='default_hooks.non_finite'):
+        train(tmp_path, make_data(''), hooks=[dict(type='NonFiniteHook')])
+
+
 @pytest.mark.parametrize('arguments, error, words', [
     (dict(action='ignore'), ValueError, r"action must be one of \['stop'"),
     (dict(max_skips=0), ValueError, 'max_skips must be at least 1'),

@@ -196,6 +196,11 @@ if os.environ['RANK'] == '1':
 distributed.barrier()
 """
 
+# As a tool does, with a message and no traceback.
+STOPS = """from common import plain_errors
+    with plain_errors():
+        raise OSError(28, 'the disk is full')"""
+
 
 @pytest.mark.parametrize(
     'what, timeout, words', [
@@ -204,10 +209,11 @@ distributed.barrier()
          'is gone: it was killed'),
         ('raise ValueError("a bug")', 60,
          'is gone: it was killed, or has ended'),
+        (STOPS, 60, 'is gone: it was killed, or has ended'),
         ('os.kill(os.getpid(), 19)', 5, 'has been silent for'),
         ('pass', 60, None),
     ],
-    ids=['killed', 'killed_with_a_worker', 'raises', 'hangs', 'ends'])
+    ids=['killed', 'killed_with_a_worker', 'raises', 'stops', 'hangs', 'ends'])
 def test_processes_end_together(what, timeout, words):
     port = free_port()
     script = DIES.format(what=what, timeout=timeout)

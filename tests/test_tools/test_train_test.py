@@ -140,6 +140,23 @@ def test_coco_config_trains(data_root, options, tmp_path):
     assert (tmp_path / 'epoch_1.pth').exists()
 
 
+def test_loss_that_is_not_finite_stops(options, tmp_path):
+    error = refused(sys.executable, 'tools/train.py', CONFIG, '--work-dir',
+                    tmp_path, *options, 'optim_wrapper.optimizer.lr=1e30')
+    assert 'NaN or infinity in iteration 2: the output of backbone.' in error
+    assert not list(tmp_path.glob('*.pth'))
+
+
+def test_full_disk_stops(options, tmp_path):
+    """Files larger than 8 MB cannot be written."""
+    error = refused('bash', '-c', 'ulimit -f 8192; exec "$@"', 'bash',
+                    sys.executable, 'tools/train.py', CONFIG, '--work-dir',
+                    tmp_path, *options)
+    assert 'a checkpoint could not be written (File too large' in error
+    assert 'There is no former one' in error
+    assert not list(tmp_path.glob('*.pth*'))
+
+
 def test_missing_data_is_named(tmp_path):
     error = refused(sys.executable, 'tools/train.py', COCO, '--work-dir',
                     tmp_path, '--cfg-options',

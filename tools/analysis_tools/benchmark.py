@@ -22,7 +22,7 @@ from mmweightformer.analysis.profiling import operator_shares, part_shares
 from mmweightformer.analysis.zoo import ZOO, build_backbone
 
 sys.path.insert(0, osp.join(osp.dirname(__file__), '..'))
-from common import plain_file_errors  # noqa: E402
+from common import plain_errors  # noqa: E402
 
 
 def parse_args() -> argparse.Namespace:
@@ -195,7 +195,7 @@ def main() -> None:
                     args.mode, args.dtype, args.batch)
     ]
     out = Path(args.out_dir)
-    with plain_file_errors():
+    with plain_errors():
         out.mkdir(parents=True, exist_ok=True)
         plot = out / f'benchmark.{args.format}'
         command = shlex.join(['python', *sys.argv])

@@ -249,7 +249,7 @@ def write(path: str, rows: List[dict], notes: List[str], text: str) -> None:
 
 def main() -> None:
     args = parse_args()
-    with common.plain_file_errors(), tempfile.TemporaryDirectory() as folder:
+    with common.plain_errors(), tempfile.TemporaryDirectory() as folder:
         if args.out:
             # Not only when the work is done.
             os.makedirs(osp.dirname(args.out) or '.', exist_ok=True)

@@ -73,7 +73,7 @@ def as_table(complexity: Complexity) -> str:
 
 def main() -> None:
     args = parse_args()
-    with common.plain_file_errors():
+    with common.plain_errors():
         cfg = common.load_config(args)
         common.require_fields(cfg, args.config, 'model')
         shape = args.shape or default_shape(cfg)

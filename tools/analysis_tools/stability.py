@@ -17,7 +17,7 @@ from mmweightformer.analysis.stability import (DTYPES, NETWORKS, NORMALIZE,
 from mmweightformer.analysis.stability_report import describe, write_report
 
 sys.path.insert(0, osp.join(osp.dirname(__file__), '..'))
-from common import lock_folder, plain_file_errors  # noqa: E402
+from common import lock_folder, plain_errors  # noqa: E402
 
 NAMES = {f'{linear}+{conv}': (linear, conv) for linear, conv in NETWORKS}
 
@@ -135,7 +135,7 @@ def plan(args: argparse.Namespace) -> List[Run]:
 
 def main() -> None:
     args = parse_args()
-    with plain_file_errors():
+    with plain_errors():
         args.out_dir.mkdir(parents=True, exist_ok=True)
         guard = lock_folder(args.out_dir)  # noqa: F841
         try:

@@ -205,7 +205,7 @@ def draw(images: np.ndarray, names: Sequence[str], title: str,
 
 def main() -> None:
     args = parse_args()
-    with common.plain_file_errors():
+    with common.plain_errors():
         os.makedirs(osp.dirname(args.out) or '.', exist_ok=True)
         cfg = common.load_config(args)
     common.require_fields(cfg, args.config, 'model')
@@ -225,7 +225,7 @@ def main() -> None:
     title = (f'{osp.splitext(osp.basename(args.config))[0]}: seed '
              f'{args.seed}, guidance {args.guidance:g}, {args.steps} steps of '
              f'{args.sampler.upper()}')
-    with common.plain_file_errors():
+    with common.plain_errors():
         draw(images, class_names(cfg, classes), title, args.out)
     print(f'{args.out}: {title}')
 

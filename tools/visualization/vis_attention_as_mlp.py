@@ -13,7 +13,7 @@ from mmweightformer.analysis.attention_as_mlp import (LayerSize, draw_sizes,
                                                       layer_sizes)
 
 sys.path.insert(0, osp.join(osp.dirname(__file__), '..'))
-from common import FIGURE_SUFFIXES, plain_file_errors  # noqa: E402
+from common import FIGURE_SUFFIXES, plain_errors  # noqa: E402
 
 PATCH_SIZE = 16
 
@@ -86,7 +86,7 @@ def as_markdown(sizes: Sequence[LayerSize], differences: Dict[int,
 
 def main() -> None:
     args = parse_args()
-    with plain_file_errors():
+    with plain_errors():
         Path(args.out).parent.mkdir(parents=True, exist_ok=True)
         open(args.out, 'ab').close()  # before the work
         sides = [size // PATCH_SIZE for size in args.sizes]

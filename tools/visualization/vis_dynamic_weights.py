@@ -366,7 +366,7 @@ def main() -> None:
     args = parse_args()
     # Building a model logs each of its parameters.
     MMLogger.get_instance('vis_dynamic_weights', log_level='WARNING')
-    with common.plain_file_errors():
+    with common.plain_errors():
         cfg = common.load_config(args)
         args.out_dir.mkdir(parents=True, exist_ok=True)
         model = build(args, cfg)

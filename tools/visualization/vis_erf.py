@@ -218,7 +218,7 @@ def main() -> None:
     args = parse_args()
     # Where each weight's initial value comes from is for training to tell.
     MMLogger.get_instance('vis_erf', log_level='WARNING')
-    with common.plain_file_errors():
+    with common.plain_errors():
         os.makedirs(osp.dirname(args.out) or '.', exist_ok=True)
     models = [find_model(*pair) for pair in zip(args.labels, args.models)]
     cfgs = [
@@ -256,7 +256,7 @@ def main() -> None:
     for note in notes(panels):
         print(f'\n{note}')
     what = 'noise images' if args.noise else 'images'
-    with common.plain_file_errors():
+    with common.plain_errors():
         write(
             panels, models, f'Effective receptive field: {len(images)} {what} '
             f'of {args.size}×{args.size}', args)
