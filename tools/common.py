@@ -266,7 +266,6 @@ def lock_folder(folder: Path) -> TextIO:
 # What makes torch.load, by anyone, load no code.
 FORCE = 'TORCH_FORCE_WEIGHTS_ONLY_LOAD'
 
-
 FILE_ERRORS = (FileNotFoundError, FileExistsError, NotADirectoryError,
                IsADirectoryError, PermissionError)
 # Of a disk: full, by quota or by a limit, broken, or mounted to be read.
@@ -280,8 +279,9 @@ def describe_error(error: BaseException) -> Optional[str]:
     if isinstance(error, FILE_ERRORS):
         # A worker of a data loader sends its whole traceback along.
         return str(error).strip().splitlines()[-1]
-    if isinstance(error, FloatingPointError) or (isinstance(
-            error, OSError) and error.errno in DISK_ERRORS):
+    if isinstance(error,
+                  FloatingPointError) or (isinstance(error, OSError)
+                                          and error.errno in DISK_ERRORS):
         return str(error)
     return None
 
