@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .check_lists import check_names, name_few
 from .faults import Faults
+from .run_length import count_pixels
 
 KEYS = dict(
     images=('id', 'file_name', 'height', 'width'),
@@ -16,6 +17,9 @@ KEYS = dict(
     categories=('id', 'name'))
 # pycocotools draws an outline pixel by pixel, however long it is.
 MAX_COORDINATE = 1e6
+UNFILLED = ('counts of a mask must be whole numbers of at least 0, or these '
+            'compressed, that add up to its pixels, or the rest of it is what '
+            'memory holds')
 
 
 @contextmanager
@@ -276,11 +280,16 @@ def _check_segmentation(segmentation: Any,
     if not segmentation:
         return 'annotations have no segmentation, and masks are loaded', True
     if isinstance(segmentation, dict):
-        if segmentation.get('counts') is None or 'size' not in segmentation:
+        counts = segmentation.get('counts')
+        if not isinstance(counts, (list, str)) or 'size' not in segmentation:
             return 'masks lack counts or size, and are ignored regions', False
         if tuple(segmentation['size']) != size:
             return 'masks have another size than their image', True
-        return '', False
+        try:
+            is_filled = count_pixels(counts) == math.prod(size)
+        except ValueError:
+            is_filled = False
+        return ('' if is_filled else UNFILLED), True
     if not isinstance(segmentation, list) or not all(
             isinstance(polygon, list) for polygon in segmentation):
         return 'a segmentation must be a list of polygons, each a list', True

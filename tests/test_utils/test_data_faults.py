@@ -2,17 +2,23 @@
 """Faults of data, each made on a small data set that has none."""
 import json
 import os
+from itertools import groupby
 
 import cv2
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.registry import DATASETS, DefaultScope
 from PIL import Image
+from pycocotools import mask as coco_mask
 from torch import nn
 
 from mmweightformer.utils import check_data
+from mmweightformer.utils.run_length import count_pixels
 
 SIZE = WIDTH, HEIGHT = 32, 24
 CLASSES = ('ant', 'bee')
@@ -217,6 +223,10 @@ def test_box_that_mmdet_leaves_out(coco, tmp_path, box):
     ([[1e12, *SQUARE[1:]]], 'coordinates of a polygon'),
     ([['4', *SQUARE[1:]]], 'coordinates of a polygon'),
     (dict(size=[24, 24], counts=[576]), 'another size than their image'),
+    *((dict(size=[24, 32], counts=counts), 'that add up to its pixels')
+      for counts in ([], [767], [3, 766], [9, -3, 762], [700.5, 67.5], ['768'],
+                     [NAN, 768], [INF], '', '0', '3', 'Pg', 'Z', 'é', '\x00',
+                     '🐝', 'o' * 99 + '0')),
 ])
 def test_segmentation_that_stops(coco, tmp_path, segmentation, expected):
     first(coco)['segmentation'] = segmentation
@@ -250,6 +260,28 @@ def test_crowds_are_ignored_regions(coco, tmp_path):
     item = load('mmdet', coco_dataset(tmp_path))
     assert item['gt_ignore_flags'].tolist() == [True, False]
     assert item['gt_masks'].masks[0].sum() == 6 * HEIGHT
+
+
+@given(arrays(np.uint8, SIZE[::-1], elements=st.integers(0, 1)))
+def test_run_lengths_that_fill_a_mask(mask):
+    """Those that pycocotools makes, of all numbers of characters."""
+    compressed = coco_mask.encode(np.asfortranarray(mask))['counts'].decode()
+    counts = [len(list(run)) for _, run in groupby(mask.ravel('F'))]
+    counts = [0] * int(mask[0, 0]) + counts
+    for form in counts, compressed:
+        assert count_pixels(form) == mask.size
+    assert count_pixels(counts[:-1]) == mask.size - counts[-1]
+
+
+def test_compressed_mask_is_read(coco, tmp_path):
+    mask = np.zeros((HEIGHT, WIDTH), np.uint8)
+    mask[4:16, 4:20] = 1
+    segmentation = coco_mask.encode(np.asfortranarray(mask))
+    segmentation['counts'] = segmentation['counts'].decode()
+    first(coco)['segmentation'] = segmentation
+    assert check_coco(tmp_path, coco, read_files=True) == ['', '']
+    masks = load('mmdet', coco_dataset(tmp_path))['gt_masks'].masks
+    assert (masks[0] == mask).all()
 
 
 @pytest.mark.parametrize('filter_empty', [True, False])
