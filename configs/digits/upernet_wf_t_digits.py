@@ -9,7 +9,8 @@ pretrained = None
 norm_cfg = dict(type='LN2d', eps=1e-6)
 num_classes = 11
 model = dict(
-    data_preprocessor=dict(size=(128, 128)),
+    # The images are of one size, whichever: no pixel is filled up.
+    data_preprocessor=dict(size=None, size_divisor=1),
     backbone=dict(drop_path_rate=0., init_cfg=None),
     neck=dict(out_channels=64),
     decode_head=dict(
