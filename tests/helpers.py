@@ -5,6 +5,7 @@ import runpy
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from functools import partial
 from unittest import mock
 
@@ -85,14 +86,23 @@ def run_tool(path, *arguments):
         What it exits with: None, a number or the message of an error.
     """
     arguments = [path, *map(str, arguments)]
-    # The packages' hooks take the newest visualizer, which would be that of
-    # another tool run before.
-    with mock.patch.object(sys, 'argv', arguments), mock.patch.dict(
-            Visualizer._instance_dict, clear=True):
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(sys, 'argv', arguments))
+        # Of one name there is one in a process, which draws into the folder
+        # of the tool run before.
+        for visualizer in _with_subclasses(Visualizer):
+            stack.enter_context(
+                mock.patch.dict(visualizer._instance_dict, clear=True))
         try:
             runpy.run_path(path, run_name='__main__')
         except SystemExit as stop:
             return stop.code
+
+
+def _with_subclasses(cls):
+    yield cls
+    for subclass in cls.__subclasses__():
+        yield from _with_subclasses(subclass)
 
 
 def run_command(*command, **env):

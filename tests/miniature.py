@@ -120,7 +120,7 @@ def _model_options(cfg):
         # A list's items go by its name.
         name = field.rstrip('.0123456789').split('.')[-1]
         new = dict(small.get(name, {}), num_classes=num_classes)
-        for key in new.keys() & node.keys():
+        for key in [key for key in new if node.get(key) is not None]:
             several = key == 'in_channels' and isinstance(node[key], list)
             options[f'{field}.{key}'] = [new[key]] * 4 if several else new[key]
     return options

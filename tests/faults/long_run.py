@@ -50,8 +50,6 @@ train_dataloader = dict(batch_size=4, dataset=dict(data_root={root!r}))
 val_dataloader = dict(dataset=dict(data_root={root!r}))
 optim_wrapper = dict(type={optim_wrapper!r})
 custom_hooks = [dict(type='Watch')]
-# Of one name there is one in a process, which logs to its first folder.
-visualizer = dict(name={folder!r})
 """
 DETECTOR = """
 for transform in _base_.train_pipeline + _base_.test_pipeline:
@@ -164,7 +162,6 @@ def train(task, dtype, iterations, folder):
         model = dict(head=dict(in_channels=64))
     config = folder / 'config.py'
     config.write_text((CONFIG + more).format(
-        folder=folder.name,
         base=str(ROOT / f'configs/digits/{name}.py'),
         model=model,
         epochs=EPOCHS,

@@ -87,7 +87,6 @@ def options(path, folder, work_dir):
         'randomness.seed': 0,
         'model.denoiser.num_classes': 10,
         'model.test_cfg.num_steps': 2,
-        'visualizer.name': work_dir.name,
     })
     if cfg.model.get('autoencoder'):
         # 8 pixels a latent, of the images of 64 pixels that there are.

@@ -13,8 +13,6 @@ from miniature import make_digits, small_options
 
 from mmweightformer.utils import load_state_dict, save_state_dict
 
-CONFIG = 'configs/digits/mask_rcnn_wf_t_digits.py'
-
 
 @pytest.fixture(autouse=True)
 def tools(monkeypatch):
@@ -30,29 +28,67 @@ def files(folder, but):
     }
 
 
-def test_drawn_predictions(tmp_path):
-    """Of images whose names in the annotations lead elsewhere."""
-    digits, out = make_digits(tmp_path / 'digits'), tmp_path / 'out'
+def coco(digits, outside):
+    """Let the annotations name images that are elsewhere."""
     folder = digits / 'coco' / 'val2017'
     annotations = digits / 'coco' / 'annotations' / 'instances_val2017.json'
     content = json.loads(annotations.read_text())
-    outside = digits / 'elsewhere'
-    outside.mkdir()
     names = ['../../elsewhere/0.jpg', str(outside / '1.jpg')]
     for i, (image, name) in enumerate(zip(content['images'], names)):
         shutil.move(folder / image['file_name'], outside / f'{i}.jpg')
         image['file_name'] = name
     annotations.write_text(json.dumps(content))
+    return []
+
+
+def ade(digits, outside):
+    for kind, suffix in ('images', '.jpg'), ('annotations', '.png'):
+        folder = digits / 'ade' / kind / 'validation'
+        for i, path in enumerate(sorted(folder.iterdir())):
+            shutil.move(path, outside / f'{i}{suffix}')
+    names = digits / 'names.txt'
+    names.write_text(f'../../../elsewhere/0\n{outside / "1"}\n')
+    return [f'val_dataloader.dataset.ann_file={names}',
+            f'test_dataloader.dataset.ann_file={names}']  # yapf: disable
+
+
+def imagenet(digits, outside):
+    folder = digits / 'imagenet' / 'val'
+    for i, path in enumerate(sorted(folder.rglob('*.jpg'))[:2]):
+        shutil.move(path, outside / f'{i}.jpg')
+    names = digits / 'names.txt'
+    names.write_text(f'../../elsewhere/0.jpg 0\n{outside / "1.jpg"} 1\n')
+    return [f'val_dataloader.dataset.ann_file={names}',
+            f'test_dataloader.dataset.ann_file={names}']  # yapf: disable
+
+
+@pytest.mark.parametrize('name, lead_out', [
+    ('mask_rcnn_wf_t_digits', coco),
+    ('upernet_wf_t_digits', ade),
+    ('wf_t_digits', imagenet),
+])
+def test_drawn_predictions(tmp_path, name, lead_out):
+    """Of images whose names lead elsewhere."""
+    config = f'configs/digits/{name}.py'
+    digits, out = make_digits(tmp_path / 'digits'), tmp_path / 'out'
+    outside = digits / 'elsewhere'
+    outside.mkdir()
     arguments = [
-        '--work-dir', out, '--cfg-options', *small_options(CONFIG, digits)
+        '--work-dir', out, '--cfg-options', *small_options(config, digits),
+        *lead_out(digits, outside), 'default_hooks.visualization.interval=1'
     ]
-    assert run_tool('tools/train.py', CONFIG, *arguments) is None
+    assert run_tool('tools/train.py', config, *arguments) is None
+    checkpoint = (out / 'last_checkpoint').read_text()
     before = files(tmp_path, out)
-    assert run_tool('tools/test.py', CONFIG, out / 'epoch_1.pth', '--show-dir',
-                    'drawn', '--out', out / 'out.pkl', *arguments) is None
+    for dumped in ['out.pkl'] + (['labels'] if lead_out is ade else []):
+        assert run_tool('tools/test.py', config, checkpoint, '--show-dir',
+                        out / 'drawn', '--out', out / dumped,
+                        *arguments) is None
     assert files(tmp_path, out) == before
-    drawn = [path.name for path in out.glob('*/drawn/*')]
-    assert sorted(drawn) == ['0.jpg', '1.jpg']
+    # 0.jpg, or in MMSegmentation test_0.jpg_0.png
+    drawn = [path.name for path in out.rglob('drawn/**/*.*g')]
+    for name in '0.jpg', '1.jpg':
+        assert any(name in other for other in drawn)
 
 
 def test_latents(tmp_path):
