@@ -103,6 +103,10 @@ def load_config(args: argparse.Namespace) -> Config:
         sys.exit(f'{args.config} cannot be loaded: '
                  f'{type(error).__name__}: {error}')
     cfg.launcher = args.launcher
+    # mmengine knows None for a hook of its own alone.
+    hooks = cfg.get('default_hooks') or {}
+    if hooks.get('non_finite', '') is None:
+        del hooks['non_finite']
     # In this order: command line, config, name of the config.
     if args.work_dir is not None:
         cfg.work_dir = args.work_dir
@@ -260,6 +264,8 @@ def lock_folder(folder: Path) -> TextIO:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         sys.exit(f'Another run of this tool is at work in {folder}')
+    except OSError:
+        pass  # a file system without locks
     return file
 
 

@@ -1,12 +1,18 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 """Train a model of any task."""
 import argparse
+import os
+from contextlib import nullcontext
+from pathlib import Path
+from typing import ContextManager
 
 from bad_data import check_each_file, stop_at_bad_data
 from common import (add_runner_arguments, build_runner, load_config,
-                    plain_errors, require_fields)
+                    lock_folder, plain_errors, require_fields)
 from mmengine.config import Config
 from mmengine.device import get_device
+from mmengine.dist import is_main_process
+from mmengine.runner import Runner
 
 
 def parse_args() -> argparse.Namespace:
@@ -55,6 +61,16 @@ def merge_args(cfg: Config, args: argparse.Namespace) -> None:
         cfg.load_from = None if args.resume == 'auto' else args.resume
 
 
+def lock_work_dir(runner: Runner) -> ContextManager:
+    """Two trainings in one folder would overwrite each other's checkpoints."""
+    if not is_main_process():
+        return nullcontext()
+    lock = lock_folder(Path(runner.work_dir))
+    # Or a worker of a data loader holds it until it sees that we are gone.
+    os.register_at_fork(after_in_child=lock.close)
+    return lock
+
+
 def main() -> None:
     args = parse_args()
     with plain_errors():
@@ -67,7 +83,8 @@ def main() -> None:
         if args.check_data:
             check_each_file(runner, stages)
         stop_at_bad_data(runner, stages)
-        runner.train()
+        with lock_work_dir(runner):
+            runner.train()
 
 
 if __name__ == '__main__':

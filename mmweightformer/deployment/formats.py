@@ -1,11 +1,13 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 """Export to ONNX, torch.export and TorchScript, each checked by its file."""
 import importlib.util
+import io
 import json
 import os
 import os.path as osp
 import tempfile
 import warnings
+from pathlib import Path
 from typing import Callable, List, NamedTuple, Sequence, Tuple
 
 import torch
@@ -192,10 +194,12 @@ def _load_onnx(path: str) -> Runner:
 
 def _write_pt2(module: Exportable, path: str, metadata: dict) -> None:
     _check_torch('.pt2')
+    buffer = io.BytesIO()  # writing to a full disk, PyTorch aborts
     torch.export.save(
         _capture(module),
-        path,
+        buffer,
         extra_files={'metadata.json': json.dumps(metadata)})
+    Path(path).write_bytes(buffer.getbuffer())
 
 
 def _load_pt2(path: str) -> Runner:
@@ -204,8 +208,10 @@ def _load_pt2(path: str) -> Runner:
 
 def _write_torchscript(module: Exportable, path: str, metadata: dict) -> None:
     traced = torch.jit.trace(module, (_example(), ), check_trace=False)
+    buffer = io.BytesIO()
     torch.jit.save(
-        traced, path, _extra_files={'metadata.json': json.dumps(metadata)})
+        traced, buffer, _extra_files={'metadata.json': json.dumps(metadata)})
+    Path(path).write_bytes(buffer.getbuffer())
 
 
 OPSET = 20

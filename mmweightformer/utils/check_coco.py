@@ -3,6 +3,7 @@
 import gc
 import json
 import math
+import os.path as osp
 from collections import Counter
 from contextlib import contextmanager
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -79,7 +80,7 @@ def _read(path: str, where: str, test_mode: bool,
     try:
         with open(path) as file:
             data = json.load(file)
-    except ValueError as error:  # of JSON or of UTF-8
+    except (ValueError, RecursionError) as error:  # of JSON or of UTF-8
         faults.add(where, f'it is no JSON, or not written to its end: {error}')
         return None
     if isinstance(data, dict) and test_mode:
@@ -118,7 +119,10 @@ def _bad_values(image: dict) -> List[str]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+    try:
+        return isinstance(value, (int, float)) and math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False
 
 
 def _class_ids(data: dict, dataset: Any) -> Dict[Any, str]:
@@ -249,6 +253,45 @@ def _check_annotations(data: dict, dataset: Any, with_mask: bool, where: str,
                 faults.add(where, what, str(ann['id']), stops)
 
 
+def check_evaluated(path: str, evaluated: str, field: str,
+                    faults: Faults) -> None:
+    """Check what pycocotools needs once all images are through the model.
+
+    Args:
+        path (str): The dataset's file.
+        evaluated (str): The evaluator's, which may be the same.
+        field (str): The latter's place in the config.
+        faults (Faults): What is wrong is added to it.
+    """
+    where, is_same = f'{evaluated}  ({field})', osp.samefile(path, evaluated)
+    with _no_garbage_collection():
+        # Of the dataset's own file all is said where that is checked.
+        data = _read(evaluated, where, True, Faults() if is_same else faults)
+        own = data if is_same else _read(path, '', True, Faults())
+    if data is None or own is None:
+        return
+    for ann in data['annotations']:
+        if type(ann['id']) is not int:
+            faults.add(
+                where, 'ids of annotations must be integers to be '
+                'evaluated', repr(ann['id']))
+        elif ann['id'] == 0:
+            faults.add(
+                where,
+                'annotations with the id 0 count as missed, whatever is found',
+                f'image_id={ann["image_id"]!r}',
+                stops=False)
+        if ann.get('iscrowd') not in (0, 1):
+            faults.add(
+                where, 'annotations must have an iscrowd of 0 or 1 to be '
+                'evaluated', f'{ann["id"]} with {ann.get("iscrowd")!r}')
+    ids = {str(image['id']) for image in data['images']}
+    for image in own['images']:
+        if str(image['id']) not in ids:
+            faults.add(where, f'it lacks images of {path}, the dataset\'s '
+                       'file', repr(image['file_name']))
+
+
 def _is_left_out(ann: dict, size: Tuple[float, float]) -> bool:
     """As ``CocoDataset.parse_data_info`` does it."""
     (x, y, w, h), (height, width) = ann['bbox'], size
@@ -265,7 +308,7 @@ def _has_sound_polygons(segmentation: Any) -> bool:
             math.isfinite(sum(polygon)) and max(polygon) <= MAX_COORDINATE
             and min(polygon) >= -MAX_COORDINATE for polygon in segmentation
             if isinstance(polygon, list) and _is_drawn(polygon))
-    except TypeError:
+    except (TypeError, OverflowError):
         return False
 
 

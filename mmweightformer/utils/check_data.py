@@ -8,7 +8,7 @@ from mmengine.model import is_model_wrapper
 from mmengine.registry import DATASETS
 from torch import nn
 
-from .check_coco import check_coco
+from .check_coco import check_coco, check_evaluated
 from .check_files import Reader, check_files
 from .check_lists import check_classification, check_segmentation
 from .faults import Faults
@@ -68,6 +68,7 @@ def check_data(cfg: Config,
         names = lazy.metainfo.get('classes') or classes
         if names and not isinstance(names, str):
             _check_num_classes(known, len(names), model, faults)
+        _check_evaluators(known, lazy, cfg, faults)
         if read_files:
             _check_files(known, names and len(names), own, faults)
     _check_same_labels(labels, faults)
@@ -163,6 +164,20 @@ def _check_lists(known: _Known, dataset: Any,
         return check_segmentation(dataset, known.field, 'LoadAnnotations'
                                   in loads, faults)
     return check_classification(dataset, known.field, faults)
+
+
+def _check_evaluators(known: _Known, dataset: Any, cfg: Config,
+                      faults: Faults) -> None:
+    if not known.kind.startswith('mmdet') or known.stage == 'train' \
+            or 'indices' in known.cfg or not osp.exists(dataset.ann_file):
+        return
+    field = f'{known.stage}_evaluator'
+    for name, node in walk_config(cfg.get(field), field):
+        path = node.get('ann_file')
+        # With format_only, a test set's file has no annotations.
+        if (str(node.get('type')).endswith('CocoMetric') and path
+                and not node.get('format_only') and osp.exists(path)):
+            check_evaluated(dataset.ann_file, path, f'{name}.ann_file', faults)
 
 
 def _check_num_classes(known: _Known, number: int, model: Optional[nn.Module],

@@ -28,12 +28,11 @@ FORMATS = [
 
 
 def build(config):
-    """A config's model, narrow and shallow, with random parameters."""
+    """A config's model, narrow, of two dynamic blocks, at random."""
     cfg = Config.fromfile(config)
-    cfg.model.backbone.arch = dict(embed_dims=WIDTH, depth=2)
+    cfg.model.backbone.arch = dict(embed_dims=WIDTH, depth=5)
     if 'out_indices' in cfg.model.backbone:
-        cfg.model.backbone.arch.depth = 4
-        cfg.model.backbone.out_indices = (0, 1, 2, 3)
+        cfg.model.backbone.out_indices = (1, 2, 3, 4)
     for name in 'neck', 'head', 'decode_head', 'auxiliary_head':
         child = cfg.model.get(name) or {}
         for key in {'in_channels', 'out_channels', 'channels'} & child.keys():

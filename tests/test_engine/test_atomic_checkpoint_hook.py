@@ -149,7 +149,7 @@ def resumed_epochs(work_dir):
 
 @pytest.mark.parametrize('content', [
     '', '{work_dir}/epoch_3.pth', '{work_dir}/epoch_9.pth', '{work_dir}/epo',
-    None
+    '\xff\x00', None
 ])
 def test_resumes_from_the_last_whole(content, tmp_path):
     """Whatever was cut off: the checkpoint, or the file that names it."""
@@ -161,7 +161,7 @@ def test_resumes_from_the_last_whole(content, tmp_path):
         (tmp_path / 'last_checkpoint').unlink()
     else:
         (tmp_path / 'last_checkpoint').write_text(
-            content.format(work_dir=tmp_path))
+            content.format(work_dir=tmp_path), encoding='latin-1')
     assert resumed_epochs(tmp_path) == [2, 3]
     assert not (tmp_path / 'epoch_3.pth.part').exists()
     assert pointer(tmp_path) == str(tmp_path / 'epoch_4.pth')
@@ -185,6 +185,39 @@ def test_another_folder(tmp_path):
     build(work_dir, epochs=3, out_dir=str(out_dir), resume=True).train()
     assert checkpoints(
         out_dir / 'work') == ['epoch_1.pth', 'epoch_2.pth', 'epoch_3.pth']
+
+
+@pytest.mark.parametrize('template, name', [
+    ('e_{:04d}.pth', 'e_0001.pth'),
+    ('below/[e]_{}.pth', 'below/[e]_1.pth'),
+])
+def test_other_names(template, name, tmp_path):
+    build(tmp_path, epochs=1, filename_tmpl=template).train()
+    (tmp_path / 'last_checkpoint').unlink()
+    part = tmp_path / f'{name}.part'
+    part.write_bytes(b'half of it')
+    runner = build(tmp_path, epochs=2, resume=True, filename_tmpl=template)
+    runner.train()
+    assert runner.iter == 4
+    assert (tmp_path / name).exists() and not part.exists()
+
+
+def test_name_without_a_step(tmp_path):
+    """As in mmengine, each replaces the one before."""
+    build(tmp_path, filename_tmpl='last.pth').train()
+    assert checkpoints(tmp_path) == ['last.pth']
+
+
+def test_best_of_another_training_stays(tmp_path):
+    """Of one that this training was resumed from."""
+    one, two = tmp_path / 'one', tmp_path / 'two'
+    best = dict(save_best='score', rule='greater')
+    build(one, epochs=1, **best).train()
+    runner = build(two, epochs=3, resume=True, **best)
+    runner._load_from = str(one / 'epoch_1.pth')
+    runner.train()
+    assert checkpoints(one) == ['best_score_epoch_1.pth', 'epoch_1.pth']
+    assert 'best_score_epoch_3.pth' in checkpoints(two)
 
 
 def test_other_backends_are_left_to_mmengine():

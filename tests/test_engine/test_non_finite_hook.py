@@ -314,6 +314,15 @@ def test_several_optimizers_are_refused(tmp_path):
         hook.before_train(runner)
 
 
+def test_names_the_rank(tmp_path, monkeypatch):
+    """Of four processes, three of which have no fault of their own."""
+    monkeypatch.setattr(
+        'mmweightformer.engine.hooks.non_finite_hook.all_gather_object',
+        lambda fault: ['', '', fault, ''])
+    error = train(tmp_path, make_data('image'), 'stop')[1]
+    assert 'iteration 3: rank 2: inputs of image 5.png' in error
+
+
 def test_two_of_them_are_refused(tmp_path):
     with pytest.raises(ValueError, match='default_hooks.non_finite'):
         train(tmp_path, make_data(''), hooks=[dict(type='NonFiniteHook')])

@@ -10,6 +10,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from helpers import refusal, run_command
 from pycocotools import coco as coco_api
 
 TOOL = Path(__file__).parents[2] / 'tools/dataset_converters/digits.py'
@@ -230,6 +231,14 @@ def test_broken_run_leaves_nothing(tmp_path, monkeypatch, no_sheet):
         digits.main([str(tmp_path), *few, '--seed', '1'])
     assert hashes(tmp_path) == before
     assert json.loads((tmp_path / 'coco/digits.json').read_text())['seed'] == 0
+
+
+def test_full_disk(tmp_path):
+    """Files larger than 1 KB cannot be written."""
+    result = run_command('bash', '-c', 'ulimit -f 1; exec "$@"', 'bash',
+                         sys.executable, TOOL, tmp_path / 'out', *FEW)
+    assert 'Error' not in refusal(result)
+    assert not list(tmp_path.glob('out/*'))
 
 
 def test_killed_run_leaves_nothing_that_looks_complete(tmp_path):

@@ -1,9 +1,10 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 import json
+import sys
 
 import pytest
 import torch
-from helpers import relative_error, run_tool
+from helpers import refusal, relative_error, run_command, run_tool
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 
@@ -130,3 +131,13 @@ def test_missing_files(config, tmp_path):
     config.write_text('')
     assert 'has no model' in run_tool(TOOL, config, '--out', out)
     assert not out.exists()
+
+
+@pytest.mark.parametrize('suffix', ['.pt', '.pt2'])
+def test_full_disk(suffix, config, tmp_path):
+    """Files larger than 1 KB cannot be written."""
+    result = run_command('bash', '-c', 'ulimit -f 1; exec "$@"', 'bash',
+                         sys.executable, TOOL, config, '--out',
+                         tmp_path / f'a{suffix}')
+    assert 'File too large' in refusal(result)
+    assert list(tmp_path.iterdir()) == [config]

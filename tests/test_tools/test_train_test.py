@@ -1,5 +1,6 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 """tools/train.py and tools/test.py, as they are called."""
+import fcntl
 import json
 import os
 import pickle
@@ -155,6 +156,17 @@ def test_full_disk_stops(options, tmp_path):
     assert 'a checkpoint could not be written (File too large' in error
     assert 'There is no former one' in error
     assert not list(tmp_path.glob('*.pth*'))
+
+
+def test_one_training_a_folder(options, tmp_path):
+    command = [
+        sys.executable, 'tools/train.py', CONFIG, '--work-dir', tmp_path,
+        *options
+    ]
+    with open(tmp_path / 'lock', 'w') as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert f'at work in {tmp_path}' in refused(*command)
+    succeed(*command, 'default_hooks.non_finite=None')
 
 
 def test_missing_data_is_named(tmp_path):

@@ -199,8 +199,60 @@ def test_missing_and_outside_images(coco, tmp_path):
     assert others.endswith(', which are read: ../c.png')
 
 
-@pytest.mark.parametrize('box', [[1, 2, 3], [NAN, 1, 9, 9], [1, 1, INF, 9],
-                                 [None, 1, 9, 9], ['1', '1', '9', '9'], 9])
+def check_evaluated(root, content, evaluated=None):
+    (root / 'a.json').write_text(json.dumps(content))
+    (root / 'b.json').write_text(json.dumps(evaluated or content))
+    name = 'a.json' if evaluated is None else 'b.json'
+    dataset = dict(coco_dataset(root), test_mode=True)
+    return check(
+        'mmdet',
+        coco_dataset(root),
+        val_dataloader=dict(dataset=dataset),
+        val_evaluator=dict(type='CocoMetric', ann_file=str(root / name)))
+
+
+@pytest.mark.parametrize('iscrowd', [None, 'yes', 2, []])
+def test_crowds_that_cannot_be_evaluated(coco, tmp_path, iscrowd):
+    first(coco)['iscrowd'] = iscrowd
+    stops, _ = check_evaluated(tmp_path, coco)
+    assert f'be evaluated: 0 with {iscrowd!r}' in stops
+    assert 'a.json  (val_evaluator.ann_file)' in stops
+    del first(coco)['iscrowd']
+    assert 'be evaluated: 0 with None' in check_evaluated(tmp_path, coco)[0]
+
+
+def test_ids_that_cannot_be_evaluated(coco, tmp_path):
+    for i, ann in enumerate(coco['annotations']):
+        ann['id'] = i + 1
+    assert check_evaluated(tmp_path, coco) == ['', '']
+    first(coco)['id'] = 0
+    stops, others = check_evaluated(tmp_path, coco)
+    assert stops == '' and 'the id 0 count as missed' in others
+    first(coco)['id'] = 'x0'
+    assert "must be integers to be evaluated: 'x0'" in check_evaluated(
+        tmp_path, coco)[0]
+
+
+def test_images_that_cannot_be_evaluated(coco, tmp_path):
+    other = dict(coco, images=coco['images'][1:])
+    assert "'0.png'" in check_evaluated(tmp_path, coco, other)[0]
+    assert check_evaluated(tmp_path, other, coco)[0] == ''
+
+
+@pytest.mark.parametrize('key, value', [('width', 10**400), ('height', NAN)])
+def test_size_that_is_no_number(coco, tmp_path, key, value):
+    coco['images'][0][key] = value
+    assert f'a valid {key}' in check_coco(tmp_path, coco)[0]
+
+
+def test_nested_too_deep(tmp_path):
+    (tmp_path / 'images').mkdir()
+    assert 'it is no JSON' in check_coco(tmp_path, '[' * 200000)[0]
+
+
+@pytest.mark.parametrize(
+    'box', [[10**400, 1, 9, 9], [1, 2, 3], [NAN, 1, 9, 9], [1, 1, INF, 9],
+            [None, 1, 9, 9], ['1', '1', '9', '9'], 9])
 def test_box_of_no_numbers(coco, tmp_path, box):
     first(coco)['bbox'] = box
     assert 'a bbox must be' in check_coco(tmp_path, coco)[0]
@@ -222,6 +274,7 @@ def test_box_that_mmdet_leaves_out(coco, tmp_path, box):
     ([[NAN, *SQUARE[1:]]], 'coordinates of a polygon'),
     ([[1e12, *SQUARE[1:]]], 'coordinates of a polygon'),
     ([['4', *SQUARE[1:]]], 'coordinates of a polygon'),
+    ([[10**400, *SQUARE[1:]]], 'coordinates of a polygon'),
     (dict(size=[24, 24], counts=[576]), 'another size than their image'),
     *((dict(size=[24, 32], counts=counts), 'that add up to its pixels')
       for counts in ([], [767], [3, 766], [9, -3, 762], [700.5, 67.5], ['768'],

@@ -18,6 +18,7 @@ from mmweightformer.analysis.ablation import (METRIC, VARIANTS, Variant,
                                               write_report)
 
 sys.path.insert(0, osp.join(osp.dirname(__file__), '..'))
+import common  # noqa: E402
 import run_plan  # noqa: E402
 
 MINUTES = 3
@@ -50,6 +51,7 @@ class Ablation(run_plan.RunPlan):
                             options + self.cfg_options, [METRIC], MINUTES)
 
 
+@common.plain_errors()
 def main() -> None:
     args = run_plan.parse_plan_args(__doc__, 'work_dirs/ablate', seeds=2)
     ablation = Ablation(args)

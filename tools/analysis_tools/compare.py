@@ -20,6 +20,7 @@ from typing import List, NamedTuple, Optional
 from mmweightformer.analysis.comparison import BACKBONES, TASKS, write_report
 
 sys.path.insert(0, osp.join(osp.dirname(__file__), '..'))
+import common  # noqa: E402
 import run_plan  # noqa: E402
 
 CONVERT = 'tools/model_converters/deit_to_vitsam.py'
@@ -94,6 +95,7 @@ class Comparison(run_plan.RunPlan):
                  str(weights.with_name('vitsam.pth'))])
 
 
+@common.plain_errors()
 def main() -> None:
     args = run_plan.parse_plan_args(__doc__, 'work_dirs/compare', seeds=1)
     comparison = Comparison(args)

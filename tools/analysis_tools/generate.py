@@ -23,6 +23,7 @@ from mmweightformer.analysis.generation import (DENOISERS, GUIDANCE, METRICS,
                                                 write_report)
 
 sys.path.insert(0, osp.join(osp.dirname(__file__), '..'))
+import common  # noqa: E402
 import run_plan  # noqa: E402
 
 TEST = str(run_plan.ROOT / 'tools' / 'test.py')
@@ -111,6 +112,7 @@ class Generation(run_plan.RunPlan):
         return {name: found[name] for name in METRICS}
 
 
+@common.plain_errors()
 def main() -> None:
     args = run_plan.parse_plan_args(__doc__, 'work_dirs/generate', seeds=3)
     generation = Generation(args)

@@ -17,6 +17,8 @@ made is replaced as a whole, and one without our ``digits.json`` is refused.
 import argparse
 import json
 import os
+import os.path as osp
+import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +26,9 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 from pycocotools import mask as mask_utils
+
+sys.path.insert(0, osp.join(osp.dirname(__file__), '..'))
+from common import plain_errors  # noqa: E402
 
 TOOL = Path(__file__).name
 VERSION = 2  # raise it when the same arguments give other files
@@ -447,6 +452,7 @@ def check_sheet(path):
                          'choose another OUT_DIR')
 
 
+@plain_errors()
 def main(argv=None):
     args = parse_args(argv)
     root, sheet = args.out_dir, args.out_dir / 'contact_sheet.png'

@@ -184,6 +184,7 @@ def save(array: np.ndarray, path: Path) -> None:
     os.replace(part, path)
 
 
+@common.plain_errors()
 def main() -> None:
     args = parse_args()
     if not args.src.is_dir():

@@ -4,8 +4,10 @@ import os
 import os.path as osp
 import zipfile
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
-from typing import Any, Dict, Iterator, Optional, Union
+from string import Formatter
+from typing import Any, Dict, Iterator, Optional, Tuple, Union
 
 from mmengine.dist import barrier, is_main_process
 from mmengine.fileio import LocalBackend, register_backend
@@ -31,13 +33,19 @@ register_backend(BACKEND, AtomicBackend)
 
 
 class _RemovesLater(AtomicBackend):
-    """Keeps what it is told to remove until it is told to go on."""
+    """Keeps what it is told to remove until it is told to go on.
 
-    def __init__(self) -> None:
+    What is not in its folder is the checkpoint of another training, from
+    which this one was resumed, and stays.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder).resolve()
         self._inodes: Dict[str, int] = {}
 
     def remove(self, filepath: Union[str, Path]) -> None:
-        self._inodes[str(filepath)] = os.stat(filepath).st_ino
+        if self._folder in Path(filepath).resolve().parents:
+            self._inodes[str(filepath)] = os.stat(filepath).st_ino
 
     def remove_now(self) -> None:
         for path, inode in self._inodes.items():
@@ -110,7 +118,7 @@ class AtomicCheckpointHook(CheckpointHook):
         pointer = osp.join(runner.work_dir, POINTER)
         named = ''
         if osp.exists(pointer):
-            with open(pointer) as file:
+            with open(pointer, errors='replace') as file:
                 named = file.read().strip()
         # A folder is what DeepSpeed makes, a URL another backend's.
         if osp.isdir(named) or '://' in named:
@@ -137,21 +145,29 @@ class AtomicCheckpointHook(CheckpointHook):
 
     def _whole(self) -> Dict[int, Path]:
         """The whole checkpoints by their epochs or iterations."""
-        before, after = self.filename_tmpl.split('{}')
+        before, after = self._around_step()
         found: Dict[int, Path] = {}
-        for path in Path(self._folder).glob(f'{before}*{after}'):
-            step = path.name[len(before):len(path.name) - len(after)]
+        folder = Path(self._folder)
+        for path in folder.glob(f'{escape(before)}*{escape(after)}'):
+            name = str(path.relative_to(folder))
+            step = name[len(before):len(name) - len(after)]
             if step.isdigit() and is_whole(str(path)):
                 found[int(step)] = path
         return found
 
+    def _around_step(self) -> Tuple[str, str]:
+        """What a checkpoint's name has in front of its step, and behind."""
+        literals = [part[0] for part in Formatter().parse(self.filename_tmpl)]
+        return literals[0], literals[1] if len(literals) > 1 else ''
+
     def before_train(self, runner: Runner) -> None:
         super().before_train(runner)
         if self._is_local:
-            self.file_backend = _RemovesLater()
+            self.file_backend = _RemovesLater(self.out_dir)
             suffix = osp.splitext(self.filename_tmpl)[1] + PART
             if is_main_process():
-                for part in Path(self.out_dir).glob(f'*{suffix}'):
+                below = osp.dirname(self.filename_tmpl)
+                for part in Path(self.out_dir, below).glob(f'*{suffix}'):
                     part.unlink()  # of a process that was killed
 
     def after_train_iter(self, runner: Runner, *args: Any,

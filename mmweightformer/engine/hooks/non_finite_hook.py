@@ -83,7 +83,9 @@ class NonFiniteHook(Hook):
         optim_wrapper = runner.optim_wrapper
         if isinstance(optim_wrapper, OptimWrapperDict):
             raise TypeError('NonFiniteHook needs one optimizer, got several: '
-                            f'{", ".join(optim_wrapper.optim_wrappers)}')
+                            f'{", ".join(optim_wrapper.optim_wrappers)}; '
+                            'tools/train.py is without it by --cfg-options '
+                            'default_hooks.non_finite=None')
         if sum(isinstance(hook, NonFiniteHook) for hook in runner.hooks) > 1:
             raise ValueError(
                 'one NonFiniteHook is allowed, got several: the configs of '
@@ -187,9 +189,9 @@ class NonFiniteHook(Hook):
     def _report(self, loss: Tensor) -> str:
         runner = self._runner
         found, losses = self._search(loss)
-        ranks = [f for f in all_gather_object(found) if f]
+        ranks = all_gather_object(found)
         if len(ranks) > 1:
-            ranks = [f'rank {i}: {f}' for i, f in enumerate(ranks)]
+            ranks = [f'rank {i}: {f}' for i, f in enumerate(ranks) if f]
         rates = runner.optim_wrapper.get_lr()
         rate = rates.get('base_lr', rates['lr'])[0]
         terms = ', '.join(f'{k} {v:.4g}' for k, v in losses.items())

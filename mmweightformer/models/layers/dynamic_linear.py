@@ -1,5 +1,5 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
-from typing import Tuple
+from typing import Tuple, Union
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -55,11 +55,12 @@ class DynamicLinear(FactoredLinear):
         w2 (Tensor): :math:`W_2`, :math:`(O/r, O)`.
     """
 
-    def predict_core(self, a: Tensor, b: Tensor, scale: float) -> Tensor:
+    def predict_core(self, a: Tensor, b: Tensor,
+                     scale: Union[float, Tensor]) -> Tensor:
         return (F.silu(a) * scale).mT @ F.silu(b)
 
     def factorize(self, a: Tensor, b: Tensor,
-                  scale: float) -> Tuple[Tensor, Tensor]:
+                  scale: Union[float, Tensor]) -> Tuple[Tensor, Tensor]:
         if is_traced() or a.shape[1] > a.shape[2]:
             return super().factorize(a, b, scale)
         w1, w2 = self.w1.to(a.dtype), self.w2.to(b.dtype)

@@ -1,5 +1,5 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
-from typing import Tuple
+from typing import Tuple, Union
 
 import torch
 import torch.nn.functional as F
@@ -62,14 +62,15 @@ class FactoredLinear(PredictedLinear):
             nn.init.trunc_normal_(param, std=0.02)
         nn.init.zeros_(self.proj.bias)
 
-    def predict_core(self, a: Tensor, b: Tensor, scale: float) -> Tensor:
+    def predict_core(self, a: Tensor, b: Tensor,
+                     scale: Union[float, Tensor]) -> Tensor:
         r"""The core of the prediction.
 
         Args:
             a (Tensor): :math:`A`, :math:`(B, N', C/r)`.
             b (Tensor): :math:`B`, :math:`(B, N', O/r)`.
-            scale (float): :math:`1 / (N \sqrt C)`, which makes a sum over
-                tokens a mean.
+            scale (float or Tensor): :math:`1 / (N \sqrt C)`, which makes a
+                sum over tokens a mean.
 
         Returns:
             Tensor: :math:`S`, :math:`(B, C/r, O/r)`.
@@ -77,7 +78,7 @@ class FactoredLinear(PredictedLinear):
         raise NotImplementedError
 
     def factorize(self, a: Tensor, b: Tensor,
-                  scale: float) -> Tuple[Tensor, Tensor]:
+                  scale: Union[float, Tensor]) -> Tuple[Tensor, Tensor]:
         r"""Matrices L and R of which :math:`\Delta W` is :math:`L^T R`."""
         core = self.predict_core(a, b, scale)
         left = self.w1.to(core.dtype).expand(core.shape[0], -1, -1)
@@ -88,12 +89,15 @@ class FactoredLinear(PredictedLinear):
         factors = self.proj(_pool(x))
         # A sum over 10^4 tokens leaves the range of float16; the one over
         # products of bfloat16 is done in float32.
-        dtype = x.dtype
-        if dtype != torch.bfloat16:
-            dtype = torch.promote_types(dtype, torch.float32)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        dtype = x.dtype if x.dtype == torch.bfloat16 else wide
         with autocast_disabled(x.device):
             a, b = factors.to(dtype).split(self.ranks, dim=-1)
-            scale = self.in_features**-0.5 / (x.shape[1] * x.shape[2])
+            scale = self.in_features**-0.5
+            if is_traced():
+                # torch.export saves no float that depends on a size.
+                scale = x.new_full((), scale, dtype=wide)
+            scale = scale / (x.shape[1] * x.shape[2])
             return self.factorize(a, b, scale)
 
     def predict_delta(self, x: Tensor) -> Tensor:

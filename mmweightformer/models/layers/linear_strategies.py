@@ -5,7 +5,7 @@ The paper describes each by a line. The forms here are readings of these
 lines, which differ from :class:`DynamicLinear` by what the line says and have
 its arguments, shapes and parameters.
 """
-from typing import Tuple
+from typing import Tuple, Union
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -41,7 +41,8 @@ class UnactivatedDynamicLinear(FactoredLinear):
         \Delta W &= W_1^T \, A^T B \, W_2 / (N \sqrt{C})
     """
 
-    def predict_core(self, a: Tensor, b: Tensor, scale: float) -> Tensor:
+    def predict_core(self, a: Tensor, b: Tensor,
+                     scale: Union[float, Tensor]) -> Tensor:
         return (a * scale).mT @ b
 
 
@@ -56,7 +57,8 @@ class NonlinearDynamicLinear(FactoredLinear):
         \Delta W &= W_1^T \, \sigma(A^T B / (N \sqrt{C})) \, W_2
     """
 
-    def predict_core(self, a: Tensor, b: Tensor, scale: float) -> Tensor:
+    def predict_core(self, a: Tensor, b: Tensor,
+                     scale: Union[float, Tensor]) -> Tensor:
         return F.silu((a * scale).mT @ b)
 
 
@@ -83,7 +85,7 @@ class DeepDynamicLinear(DynamicLinear):
             nn.init.zeros_(layer.bias)
 
     def factorize(self, a: Tensor, b: Tensor,
-                  scale: float) -> Tuple[Tensor, Tensor]:
+                  scale: Union[float, Tensor]) -> Tuple[Tensor, Tensor]:
         a, b = (F.linear(
             F.silu(x), layer.weight.to(x.dtype), layer.bias.to(x.dtype))
                 for x, layer in ((a, self.deep1), (b, self.deep2)))
