@@ -145,6 +145,7 @@ def train(tmp_path, data, action='skip', hooks=(), optim=None, **kwargs):
         train_cfg=dict(by_epoch=True, max_epochs=1),
         optim_wrapper=dict(
             optimizer=dict(type='AdamW', lr=0.01), **(optim or {})),
+        param_scheduler=dict(type='ConstantLR', factor=1., by_epoch=False),
         default_hooks=dict(
             logger=dict(type='LoggerHook', interval=1), checkpoint=None),
         custom_hooks=[dict(type='EMAHook'), recorder, *hooks],
@@ -223,7 +224,8 @@ def test_skips(tmp_path, fault, words, capfd):
     model = runner.model
     assert not model._forward_pre_hooks
     assert not any(m._forward_hooks for m in model.modules())
-    assert 'step' not in vars(runner.optim_wrapper)
+    assert vars(runner.optim_wrapper).keys() & {'step', 'backward'} == {'step'}
+    assert runner.optim_wrapper.step._with_counter  # by the scheduler
 
 
 def test_annotation_is_named(tmp_path):
@@ -258,6 +260,11 @@ def test_finite_training_is_the_same(tmp_path, optim):
     for state in states[1:]:
         for name, value in state.items():
             assert torch.equal(value, states[0][name]), name
+
+
+def test_schedulers_do_not_warn(tmp_path, recwarn):
+    train(tmp_path, make_data(''))
+    assert not [w for w in recwarn if 'optimizer.step()' in str(w.message)]
 
 
 def test_clipping_raises_no_error_of_its_own(tmp_path):

@@ -234,8 +234,8 @@ def test_broken_run_leaves_nothing(tmp_path, monkeypatch, no_sheet):
 
 
 def test_full_disk(tmp_path):
-    """Files larger than 1 KB cannot be written."""
-    result = run_command('bash', '-c', 'ulimit -f 1; exec "$@"', 'bash',
+    """Files larger than 16 KB cannot be written."""
+    result = run_command('bash', '-c', 'ulimit -f 16; exec "$@"', 'bash',
                          sys.executable, TOOL, tmp_path / 'out', *FEW)
     assert 'Error' not in refusal(result)
     assert not list(tmp_path.glob('out/*'))

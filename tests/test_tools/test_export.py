@@ -135,8 +135,8 @@ def test_missing_files(config, tmp_path):
 
 @pytest.mark.parametrize('suffix', ['.pt', '.pt2'])
 def test_full_disk(suffix, config, tmp_path):
-    """Files larger than 1 KB cannot be written."""
-    result = run_command('bash', '-c', 'ulimit -f 1; exec "$@"', 'bash',
+    """Files larger than 16 KB cannot be written."""
+    result = run_command('bash', '-c', 'ulimit -f 16; exec "$@"', 'bash',
                          sys.executable, TOOL, config, '--out',
                          tmp_path / f'a{suffix}')
     assert 'File too large' in refusal(result)

@@ -1,6 +1,6 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
 import math
-from functools import partial
+from functools import partial, wraps
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
@@ -102,17 +102,30 @@ class NonFiniteHook(Hook):
         ]
         self._handle = self._model.register_forward_pre_hook(
             self._keep_batch, with_kwargs=True)
-        self._backward, self._step = optim_wrapper.backward, optim_wrapper.step
         # Both are called by update_params, and by models that do not call it.
+        self._kept = {
+            name: vars(optim_wrapper).get(name)
+            for name in ('backward', 'step')
+        }
+        self._backward, step = optim_wrapper.backward, optim_wrapper.step
+
+        @wraps(step)  # with the mark of mmengine's schedulers
+        def step_unless_skipped(**kwargs) -> None:
+            if not self._is_skipped:
+                step(**kwargs)
+
         optim_wrapper.backward = self._checked_backward
-        optim_wrapper.step = self._step_unless_skipped
+        optim_wrapper.step = step_unless_skipped
 
     def after_train(self, runner: Runner) -> None:
         if self._handle is None:
             return
         self._handle.remove()
         self._handle = self._batch = None
-        del runner.optim_wrapper.backward, runner.optim_wrapper.step
+        for name, own in self._kept.items():
+            delattr(runner.optim_wrapper, name)
+            if own is not None:
+                setattr(runner.optim_wrapper, name, own)
 
     def _keep_batch(self, model: nn.Module, args: tuple, kwargs: dict) -> None:
         if torch.is_grad_enabled():  # neither in validation nor when repeated
@@ -140,10 +153,6 @@ class NonFiniteHook(Hook):
                 f'{report}\nmax_skips={self.max_skips} iterations before it '
                 'have been skipped')
         self._runner.logger.warning(f'Skipped. {report}')
-
-    def _step_unless_skipped(self, **kwargs) -> None:
-        if not self._is_skipped:
-            self._step(**kwargs)
 
     def _is_finite(self, loss: Tensor) -> Tensor:
         """1. or 0., on the device of the loss."""
