@@ -200,11 +200,7 @@ def test_profile(small):
     assert {'matrix products', 'convolution', 'GELU', 'norms',
             'optimizer'} <= operators.keys()
     run = Run(small, 64, Setting(), 1)
-    assert not {'attention', 'softmax', 'optimizer'} & {
-        group
-        for group, share in operator_shares(run, rounds=1).items()
-        if share > 0.05
-    }
+    assert not {'attention', 'softmax'} & operator_shares(run, rounds=1).keys()
     parts = part_shares(run, rounds=1)
     assert sum(parts.values()) == pytest.approx(1)
     assert {
