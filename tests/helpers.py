@@ -116,6 +116,11 @@ def run_command(*command, **env):
                           })
 
 
+def with_small_files(kilobytes, *command):
+    """A command that can write no larger file, as on a full disk."""
+    return 'bash', '-c', f'ulimit -f {kilobytes}; exec "$@"', 'bash', *command
+
+
 # A line and its code: PyTorch 2.5 has one whatever the filters are.
 WARNING = re.compile(r'^.*:\d+: \w+Warning: .*\n  .*\n', re.M)
 

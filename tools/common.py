@@ -84,6 +84,10 @@ def check_at_least(parser: argparse.ArgumentParser, args: argparse.Namespace,
 LAUNCHER_VARIABLES = dict(
     pytorch='RANK', slurm='SLURM_PROCID', mpi='OMPI_COMM_WORLD_LOCAL_RANK')
 
+# The default hooks that mmengine itself lets be None, to be without them.
+MMENGINE_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger',
+                  'param_scheduler', 'checkpoint')
+
 
 def load_config(args: argparse.Namespace) -> Config:
     variable = LAUNCHER_VARIABLES.get(args.launcher)
@@ -103,10 +107,10 @@ def load_config(args: argparse.Namespace) -> Config:
         sys.exit(f'{args.config} cannot be loaded: '
                  f'{type(error).__name__}: {error}')
     cfg.launcher = args.launcher
-    # mmengine knows None for a hook of its own alone.
     hooks = cfg.get('default_hooks') or {}
-    if hooks.get('non_finite', '') is None:
-        del hooks['non_finite']
+    for name in [n for n in hooks if hooks[n] is None]:
+        if name not in MMENGINE_HOOKS:
+            del hooks[name]
     # In this order: command line, config, name of the config.
     if args.work_dir is not None:
         cfg.work_dir = args.work_dir
@@ -258,7 +262,8 @@ def build_runner(cfg: Config, stages: Sequence[str]) -> Runner:
 
 
 def lock_folder(folder: Path) -> TextIO:
-    """Hold a folder until the returned file and its copies are closed."""
+    """Make and hold a folder until the returned file and its copies close."""
+    folder.mkdir(parents=True, exist_ok=True)
     file = open(folder / 'lock', 'w')
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -285,9 +290,8 @@ def describe_error(error: BaseException) -> Optional[str]:
     if isinstance(error, FILE_ERRORS):
         # A worker of a data loader sends its whole traceback along.
         return str(error).strip().splitlines()[-1]
-    if isinstance(error,
-                  FloatingPointError) or (isinstance(error, OSError)
-                                          and error.errno in DISK_ERRORS):
+    of_disk = isinstance(error, OSError) and error.errno in DISK_ERRORS
+    if of_disk or isinstance(error, FloatingPointError):
         return str(error)
     return None
 

@@ -54,7 +54,6 @@ class RunPlan:
     def __init__(self, runs: Sequence, work_dir: Path, jobs: int) -> None:
         self.work_dir = work_dir
         self.jobs = jobs
-        work_dir.mkdir(parents=True, exist_ok=True)
         # The runs inherit it, so that it is held while any of them lives.
         self.guard = lock_folder(work_dir)
         self.runs = list(runs)

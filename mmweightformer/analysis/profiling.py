@@ -78,6 +78,9 @@ def operator_shares(run: Run, rounds: int = 3) -> Dict[str, float]:
         dict[str, float]: The shares, which sum to 1, from large to small.
     """
     cuda = run.images.is_cuda
+    groups = dict(GROUPS)
+    if run.optimizer is None:
+        del groups['optimizer']  # a forward pass may draw roots as well
     run()
     with profile(
             activities=[ProfilerActivity.CPU, *[ProfilerActivity.CUDA] *
@@ -87,14 +90,14 @@ def operator_shares(run: Run, rounds: int = 3) -> Dict[str, float]:
     seconds: Counter = Counter()
     for event in profiler.key_averages():
         if not cuda:
-            seconds[_group(event.key)] += event.self_cpu_time_total
+            seconds[_group(event.key, groups)] += event.self_cpu_time_total
         elif event.device_type == DeviceType.CUDA:
-            seconds[_group(event.key)] += event.self_device_time_total
+            seconds[_group(event.key, groups)] += event.self_device_time_total
     return _shares(seconds)
 
 
-def _group(name: str) -> str:
-    for group, pattern in GROUPS.items():
+def _group(name: str, groups: Dict[str, str]) -> str:
+    for group, pattern in groups.items():
         if re.search(pattern, name.lower()):
             return group
     return OTHER

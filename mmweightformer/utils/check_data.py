@@ -146,6 +146,11 @@ def _is_there(path: Optional[str]) -> bool:
 
 def _check_lists(known: _Known, dataset: Any,
                  faults: Faults) -> Optional[Sequence[str]]:
+    if known.cfg.get('indices') in (0, [], ()):
+        faults.add(
+            f'{known.field}.indices', 'with '
+            f'{known.cfg["indices"]}, no item of the data is used; '
+            'None uses all')
     paths = [dataset.ann_file, *dataset.data_prefix.values()]
     classes = dataset.metainfo.get('classes')
     if isinstance(classes, str):

@@ -40,10 +40,10 @@ def _decompress(text: str) -> np.ndarray:
     """
     codes = np.frombuffer(text.encode('latin-1', 'replace'), np.uint8)
     codes = codes.astype(np.int64) - ord('0')
-    if ((codes < 0) | (codes > 63)).any() or codes[-1:] & 32:
-        raise ValueError('counts are no compressed ones')
     if not codes.size:
         return codes
+    if ((codes < 0) | (codes > 63)).any() or codes[-1] & 32:
+        raise ValueError('counts are no compressed ones')
     ends = np.flatnonzero(codes < 32)
     starts = np.append(0, ends[:-1] + 1)
     lengths = ends - starts + 1

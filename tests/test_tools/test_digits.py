@@ -10,7 +10,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from helpers import refusal, run_command
+from helpers import refusal, run_command, with_small_files
 from pycocotools import coco as coco_api
 
 TOOL = Path(__file__).parents[2] / 'tools/dataset_converters/digits.py'
@@ -234,9 +234,8 @@ def test_broken_run_leaves_nothing(tmp_path, monkeypatch, no_sheet):
 
 
 def test_full_disk(tmp_path):
-    """Files larger than 16 KB cannot be written."""
-    result = run_command('bash', '-c', 'ulimit -f 16; exec "$@"', 'bash',
-                         sys.executable, TOOL, tmp_path / 'out', *FEW)
+    result = run_command(*with_small_files(16, sys.executable, TOOL, tmp_path /
+                                           'out', *FEW))
     assert 'Error' not in refusal(result)
     assert not list(tmp_path.glob('out/*'))
 

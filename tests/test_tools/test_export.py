@@ -4,7 +4,8 @@ import sys
 
 import pytest
 import torch
-from helpers import refusal, relative_error, run_command, run_tool
+from helpers import (refusal, relative_error, run_command, run_tool,
+                     with_small_files)
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 
@@ -135,9 +136,8 @@ def test_missing_files(config, tmp_path):
 
 @pytest.mark.parametrize('suffix', ['.pt', '.pt2'])
 def test_full_disk(suffix, config, tmp_path):
-    """Files larger than 16 KB cannot be written."""
-    result = run_command('bash', '-c', 'ulimit -f 16; exec "$@"', 'bash',
-                         sys.executable, TOOL, config, '--out',
-                         tmp_path / f'a{suffix}')
+    result = run_command(
+        *with_small_files(16, sys.executable, TOOL, config, '--out', tmp_path /
+                          f'a{suffix}'))
     assert 'File too large' in refusal(result)
     assert list(tmp_path.iterdir()) == [config]

@@ -25,3 +25,11 @@ def test_refuses(tmp_path, capsys):
     assert 'holds no' in run_tool(TOOL, tmp_path, tmp_path / 'a.jpg')
     assert run_tool(TOOL, tmp_path, 'a.jpg', '--rows', 0) == 2
     assert '--rows must be positive, got 0' in capsys.readouterr().err
+
+
+def test_cannot_write(tmp_path):
+    cv2.imwrite(str(tmp_path / 'a.png'), np.zeros((8, 8)))
+    out = tmp_path / 'folder.png'
+    out.mkdir()
+    assert run_tool(TOOL, tmp_path,
+                    out) == (f'{out} cannot be written: Is a directory')

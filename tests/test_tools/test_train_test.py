@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import refusal, run_command
+from helpers import refusal, run_command, with_small_files
 
 CONFIG = 'configs/digits/mask_rcnn_wf_t_digits.py'
 COCO = 'configs/mask_rcnn_wf_t_coco.py'
@@ -149,10 +149,9 @@ def test_loss_that_is_not_finite_stops(options, tmp_path):
 
 
 def test_full_disk_stops(options, tmp_path):
-    """Files larger than 8 MB cannot be written."""
-    error = refused('bash', '-c', 'ulimit -f 8192; exec "$@"', 'bash',
-                    sys.executable, 'tools/train.py', CONFIG, '--work-dir',
-                    tmp_path, *options)
+    error = refused(
+        *with_small_files(8192, sys.executable, 'tools/train.py', CONFIG,
+                          '--work-dir', tmp_path, *options))
     assert 'a checkpoint could not be written (File too large' in error
     assert 'There is no former one' in error
     assert not list(tmp_path.glob('*.pth*'))
@@ -166,7 +165,15 @@ def test_one_training_a_folder(options, tmp_path):
     with open(tmp_path / 'lock', 'w') as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert f'at work in {tmp_path}' in refused(*command)
-    succeed(*command, 'default_hooks.non_finite=None')
+    succeed(*command)
+
+
+def test_without_default_hooks(options, tmp_path):
+    succeed(sys.executable, 'tools/train.py', CONFIG, '--work-dir', tmp_path,
+            *options, 'default_hooks.non_finite=None',
+            'default_hooks.visualization=None', 'default_hooks.logger=None')
+    assert (tmp_path / 'epoch_1.pth').exists()
+    assert not list(tmp_path.glob('*/vis_data/scalars.json'))
 
 
 def test_missing_data_is_named(tmp_path):

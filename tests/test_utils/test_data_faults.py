@@ -435,6 +435,15 @@ def test_within_wrappers(coco, tmp_path, wrap):
     assert stops.count('it is no JSON') == 1
 
 
+@pytest.mark.parametrize('indices, stops', [(0, True), ([], True),
+                                            ([0], False), (-1, False),
+                                            (None, False)])
+def test_indices_of_no_item(coco, tmp_path, indices, stops):
+    (tmp_path / 'a.json').write_text(json.dumps(coco))
+    error, _ = check('mmdet', coco_dataset(tmp_path, indices=indices))
+    assert ('indices: with' in error) == stops == bool(error)
+
+
 @pytest.mark.parametrize('options', [
     dict(backend_args=dict(backend='petrel')),
     dict(type='LVISV1Dataset'),

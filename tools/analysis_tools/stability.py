@@ -135,9 +135,7 @@ def plan(args: argparse.Namespace) -> List[Run]:
 
 def main() -> None:
     args = parse_args()
-    with plain_errors():
-        args.out_dir.mkdir(parents=True, exist_ok=True)
-        guard = lock_folder(args.out_dir)  # noqa: F841
+    with plain_errors(), lock_folder(args.out_dir):
         try:
             records = Records(args.out_dir / 'records.jsonl')
         except ValueError as error:

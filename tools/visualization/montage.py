@@ -63,9 +63,13 @@ def main() -> None:
         x = i % args.columns * (width + gap)
         sheet[y:y + h, x:x + w] = cv2.resize(
             picture, (w, h), interpolation=cv2.INTER_CUBIC)
-    Path(args.out).parent.mkdir(parents=True, exist_ok=True)
-    if not cv2.imwrite(args.out, sheet[:-gap, :-gap]):
-        raise SystemExit(f'{args.out} cannot be written')
+    out = Path(args.out)
+    _, encoded = cv2.imencode(out.suffix, sheet[:-gap, :-gap])
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_bytes(encoded)
+    except OSError as error:
+        raise SystemExit(f'{out} cannot be written: {error.strerror}')
     print(f'{len(paths)} pictures of {args.folder} on {args.out}')
 
 
