@@ -6,6 +6,7 @@ LOCKED ?=
 ARGS ?=
 
 VENV_PY = "$(VENV)/bin/python"
+CLASSIFIER = configs/digits/wf_t_digits.py
 DIGITS = configs/digits/mask_rcnn_wf_t_digits.py
 WORK_DIR = work_dirs/mask_rcnn_wf_t_digits
 BENCHMARK = $(VENV_PY) tools/analysis_tools/benchmark.py
@@ -29,7 +30,8 @@ TEN = --classes 0 1 2 3 4 5 6 7 8 9 --num-per-class 10
 
 help:
 	@echo 'make install  the environment, about 15 minutes the first time'
-	@echo 'make demo     train, test and draw Mask R-CNN on generated images'
+	@echo 'make demo     train a classifier and from it Mask R-CNN, on generated'
+	@echo '              images, test it and draw its predictions'
 	@echo 'make compare  WeightFormer-T beside DeiT-T on them, an hour'
 	@echo 'make ablate   placements and strategies of prediction on them, with'
 	@echo '              receptive fields and predicted weights, into'
@@ -57,7 +59,9 @@ install:
 
 demo: install
 	$(VENV_PY) tools/dataset_converters/digits.py data/digits
-	$(VENV_PY) tools/train.py $(DIGITS)
+	$(VENV_PY) tools/train.py $(CLASSIFIER)
+	$(VENV_PY) tools/train.py $(DIGITS) --cfg-options \
+	    pretrained=work_dirs/wf_t_digits/epoch_5.pth
 	$(VENV_PY) tools/test.py $(DIGITS) "$$(cat $(WORK_DIR)/last_checkpoint)" \
 	    --show-dir "$(CURDIR)/$(WORK_DIR)/predictions"
 	$(VENV_PY) tools/visualization/montage.py $(WORK_DIR)/predictions \
