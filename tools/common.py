@@ -98,6 +98,7 @@ def load_config(args: argparse.Namespace) -> Config:
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     try:
         cfg = Config.fromfile(args.config)
+        hooks = [*MMENGINE_HOOKS, *(cfg.get('default_hooks') or {})]
         if args.cfg_options is not None:
             cfg.merge_from_dict(args.cfg_options)
             if 'pretrained' in args.cfg_options:
@@ -107,10 +108,12 @@ def load_config(args: argparse.Namespace) -> Config:
         sys.exit(f'{args.config} cannot be loaded: '
                  f'{type(error).__name__}: {error}')
     cfg.launcher = args.launcher
-    hooks = cfg.get('default_hooks') or {}
-    for name in [n for n in hooks if hooks[n] is None]:
-        if name not in MMENGINE_HOOKS:
-            del hooks[name]
+    for name, hook in list((cfg.get('default_hooks') or {}).items()):
+        if hook is None and name not in hooks:
+            sys.exit(f'default_hooks.{name} is None, and there is no such '
+                     f'hook: {", ".join(dict.fromkeys(hooks))}')
+        if hook is None and name not in MMENGINE_HOOKS:
+            del cfg.default_hooks[name]
     # In this order: command line, config, name of the config.
     if args.work_dir is not None:
         cfg.work_dir = args.work_dir

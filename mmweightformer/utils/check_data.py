@@ -146,11 +146,6 @@ def _is_there(path: Optional[str]) -> bool:
 
 def _check_lists(known: _Known, dataset: Any,
                  faults: Faults) -> Optional[Sequence[str]]:
-    if known.cfg.get('indices') in (0, [], ()):
-        faults.add(
-            f'{known.field}.indices', 'with '
-            f'{known.cfg["indices"]}, no item of the data is used; '
-            'None uses all')
     paths = [dataset.ann_file, *dataset.data_prefix.values()]
     classes = dataset.metainfo.get('classes')
     if isinstance(classes, str):
@@ -160,6 +155,8 @@ def _check_lists(known: _Known, dataset: Any,
         return None
     if not all(map(_is_there, paths)):
         return None
+    if known.cfg.get('indices') is not None:
+        _check_indices(known, faults)
     loads = {str(t['type']).split('.')[-1]: t for t in _loading(known)}
     annotations = loads.get('LoadAnnotations', {})
     if known.kind.startswith('mmdet'):
@@ -169,6 +166,15 @@ def _check_lists(known: _Known, dataset: Any,
         return check_segmentation(dataset, known.field, 'LoadAnnotations'
                                   in loads, faults)
     return check_classification(dataset, known.field, faults)
+
+
+def _check_indices(known: _Known, faults: Faults) -> None:
+    field = f'{known.field}.indices'
+    dataset = _build(known._replace(field=field), faults, serialize_data=False)
+    if dataset is not None and not len(dataset):
+        faults.add(
+            field, f'{known.cfg["indices"]!r} leaves no item of the data; '
+            'None leaves all')
 
 
 def _check_evaluators(known: _Known, dataset: Any, cfg: Config,

@@ -38,7 +38,9 @@ def _decompress(text: str) -> np.ndarray:
     a sixth that is set if more follow; the number's last bit is its sign.
     From the fourth number on, it is the difference to the last but one.
     """
-    codes = np.frombuffer(text.encode('latin-1', 'replace'), np.uint8)
+    if not text.isascii():
+        raise ValueError('counts are no compressed ones')
+    codes = np.frombuffer(text.encode(), np.uint8)
     codes = codes.astype(np.int64) - ord('0')
     if not codes.size:
         return codes

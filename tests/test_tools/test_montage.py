@@ -1,7 +1,9 @@
 # Copyright (c) mmweightformer contributors. All rights reserved.
+import sys
+
 import cv2
 import numpy as np
-from helpers import run_tool
+from helpers import refusal, run_command, run_tool, with_small_files
 
 TOOL = 'tools/visualization/montage.py'
 
@@ -29,7 +31,25 @@ def test_refuses(tmp_path, capsys):
 
 def test_cannot_write(tmp_path):
     cv2.imwrite(str(tmp_path / 'a.png'), np.zeros((8, 8)))
-    out = tmp_path / 'folder.png'
-    out.mkdir()
+    folder = tmp_path / 'folder.png'
+    folder.mkdir()
     assert run_tool(TOOL, tmp_path,
-                    out) == (f'{out} cannot be written: Is a directory')
+                    folder) == (f'{folder} cannot be written: Is a directory')
+    cv2.imwrite(str(tmp_path / 'a.png'), np.zeros((1, 70000)))
+    message = run_tool(TOOL, tmp_path, tmp_path / 'b.jpg', '--height', 1)
+    assert 'cannot hold a sheet of 70004×5 pixels' in message
+    assert 'must end with' in run_tool(TOOL, tmp_path, tmp_path / '.jpg')
+
+
+def test_full_disk(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (256, 256, 3))
+    cv2.imwrite(str(tmp_path / 'a.png'), noise)
+    out = tmp_path / 'out' / 'sheet.png'
+    out.parent.mkdir()
+    out.write_text('former')
+    error = refusal(
+        run_command(
+            *with_small_files(16, sys.executable, TOOL, tmp_path, out)))
+    assert 'File too large' in error
+    assert out.read_text() == 'former'
+    assert list(out.parent.iterdir()) == [out]

@@ -176,6 +176,13 @@ def test_without_default_hooks(options, tmp_path):
     assert not list(tmp_path.glob('*/vis_data/scalars.json'))
 
 
+def test_no_such_default_hook():
+    error = refused(sys.executable, 'tools/train.py', CONFIG, '--cfg-options',
+                    'default_hooks.non_finit=None')
+    assert 'default_hooks.non_finit is None' in error
+    assert 'non_finite' in error
+
+
 def test_missing_data_is_named(tmp_path):
     error = refused(sys.executable, 'tools/train.py', COCO, '--work-dir',
                     tmp_path, '--cfg-options',

@@ -326,6 +326,11 @@ def test_run_lengths_that_fill_a_mask(mask):
     assert count_pixels(counts[:-1]) == mask.size - counts[-1]
 
 
+def test_counts_of_no_mask():
+    with pytest.raises(ValueError, match='no compressed ones'):
+        count_pixels('ｘ')  # which is no ASCII
+
+
 def test_compressed_mask_is_read(coco, tmp_path):
     mask = np.zeros((HEIGHT, WIDTH), np.uint8)
     mask[4:16, 4:20] = 1
@@ -435,13 +440,24 @@ def test_within_wrappers(coco, tmp_path, wrap):
     assert stops.count('it is no JSON') == 1
 
 
-@pytest.mark.parametrize('indices, stops', [(0, True), ([], True),
-                                            ([0], False), (-1, False),
-                                            (None, False)])
-def test_indices_of_no_item(coco, tmp_path, indices, stops):
+@pytest.mark.parametrize('indices, expected', [
+    (0, '0 leaves no item'),
+    ([], '[] leaves no item'),
+    (range(0), 'range(0, 0) leaves no item'),
+    ([9], 'IndexError'),
+    (1.5, 'TypeError: indices should be a int or sequence of int'),
+    (np.array([0, 1]), 'TypeError: indices should be a int'),
+])
+def test_indices(coco, tmp_path, indices, expected):
     (tmp_path / 'a.json').write_text(json.dumps(coco))
-    error, _ = check('mmdet', coco_dataset(tmp_path, indices=indices))
-    assert ('indices: with' in error) == stops == bool(error)
+    stops, _ = check('mmdet', coco_dataset(tmp_path, indices=indices))
+    assert stops.startswith('train_dataloader.dataset.indices: ' + expected)
+
+
+@pytest.mark.parametrize('indices', [None, 1, -1, [0], range(1)])
+def test_sound_indices(coco, tmp_path, indices):
+    (tmp_path / 'a.json').write_text(json.dumps(coco))
+    assert check('mmdet', coco_dataset(tmp_path, indices=indices)) == ['', '']
 
 
 @pytest.mark.parametrize('options', [

@@ -6,6 +6,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from mmweightformer.utils.atomic_file import write_atomically
+
 SUFFIXES = ('.jpg', '.jpeg', '.png')
 
 
@@ -14,7 +16,7 @@ def parse_args() -> argparse.Namespace:
         description="Lay pictures of a folder, such as tools/test.py's "
         '--show-dir, out on one sheet')
     parser.add_argument('folder', type=Path, help='the folder of pictures')
-    parser.add_argument('out', help='the image file to write')
+    parser.add_argument('out', type=Path, help='the image file to write')
     parser.add_argument(
         '--rows', type=int, default=4, help='defaults to %(default)s')
     parser.add_argument(
@@ -34,13 +36,13 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    if not args.out.lower().endswith(SUFFIXES):
-        raise SystemExit(f'out must end with one of {SUFFIXES}, got '
-                         f'{args.out}')
+    out = args.out
+    if out.suffix.lower() not in SUFFIXES:
+        raise SystemExit(f'out must end with one of {SUFFIXES}, got {out}')
     paths = sorted(
         path for path in args.folder.rglob('*')
         if path.suffix.lower() in SUFFIXES and path.is_file()
-        and path.resolve() != Path(args.out).resolve())
+        and path.resolve() != out.resolve())
     paths = paths[:args.rows * args.columns]
     if not paths:
         raise SystemExit(f'{args.folder} holds no {SUFFIXES}')
@@ -63,14 +65,17 @@ def main() -> None:
         x = i % args.columns * (width + gap)
         sheet[y:y + h, x:x + w] = cv2.resize(
             picture, (w, h), interpolation=cv2.INTER_CUBIC)
-    out = Path(args.out)
-    _, encoded = cv2.imencode(out.suffix, sheet[:-gap, :-gap])
+    encoded, data = cv2.imencode(out.suffix, sheet[:-gap, :-gap])
+    if not encoded:
+        height, width = sheet.shape[:2]
+        raise SystemExit(f'{out} cannot hold a sheet of {width}×{height} '
+                         'pixels: fewer --rows, --columns or --height')
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_bytes(encoded)
+        write_atomically(str(out), lambda file: file.write(data))
     except OSError as error:
         raise SystemExit(f'{out} cannot be written: {error.strerror}')
-    print(f'{len(paths)} pictures of {args.folder} on {args.out}')
+    print(f'{len(paths)} pictures of {args.folder} on {out}')
 
 
 if __name__ == '__main__':
