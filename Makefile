@@ -31,7 +31,8 @@ TEN = --classes 0 1 2 3 4 5 6 7 8 9 --num-per-class 10
 help:
 	@echo 'make install  the environment, about 15 minutes the first time'
 	@echo 'make demo     train a classifier and from it Mask R-CNN, on generated'
-	@echo '              images, test it and draw its predictions'
+	@echo '              images, test it and draw its predictions,'
+	@echo '              45 minutes on one core'
 	@echo 'make compare  WeightFormer-T beside DeiT-T on them, an hour'
 	@echo 'make ablate   placements and strategies of prediction on them, with'
 	@echo '              receptive fields and predicted weights, into'
@@ -68,6 +69,7 @@ demo: install
 	    $(WORK_DIR)/predictions.jpg
 	@echo
 	@echo 'Dataset, with a sheet of samples:  data/digits/contact_sheet.png'
+	@echo 'Classifier that it started from:   work_dirs/wf_t_digits'
 	@echo 'Logs and checkpoints:              $(WORK_DIR)'
 	@echo 'Ground truth beside predictions:   $(WORK_DIR)/predictions'
 	@echo 'Some of them on a sheet:           $(WORK_DIR)/predictions.jpg'

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from unittest import mock
 
+import pytest
 import reference
 import torch
 from mmengine.optim import OptimWrapper
@@ -20,6 +21,9 @@ from mmweightformer.utils import official_to_mm
 
 # The size of the golden files.
 SMALL = dict(embed_dims=32, depth=5)
+
+captured = pytest.mark.skipif(
+    torch.__version__ < (2, 9), reason='needs torch.export of PyTorch 2.9')
 
 
 def randomize(module):

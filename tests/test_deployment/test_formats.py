@@ -6,7 +6,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import randomize, relative_error
+from helpers import captured, randomize, relative_error
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 from torch import nn
@@ -18,8 +18,6 @@ WIDTH = 32
 # B, H, W, before what torch.export asks of a side.
 SHAPES = [(1, 64, 64), (2, 96, 160), (1, 75, 201), (1, 33, 130), (3, 113, 97)]
 
-captured = pytest.mark.skipif(
-    torch.__version__ < (2, 9), reason='needs torch.export of PyTorch 2.9')
 FORMATS = [
     pytest.param('onnx', marks=captured),
     pytest.param('pt2', marks=captured),

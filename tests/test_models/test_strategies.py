@@ -6,8 +6,8 @@ import pickle
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import (GRAPHS_FOR_ALL_SIZES, SMALL, build_backbone, count_macs,
-                     randomize, relative_error)
+from helpers import (GRAPHS_FOR_ALL_SIZES, SMALL, build_backbone, captured,
+                     count_macs, randomize, relative_error)
 from hypothesis import given
 from hypothesis import strategies as st
 from mmengine.registry import MODELS
@@ -239,8 +239,7 @@ class TestBackbone:
             torch.testing.assert_close(other(image), model(image))
 
 
-@pytest.mark.skipif(
-    torch.__version__ < (2, 9), reason='needs torch.export of PyTorch 2.9')
+@captured
 @pytest.mark.parametrize('linear, conv', [('deep', 'conv'), ('gap', 'gap'),
                                           ('nonlinear', 'amp_dir'),
                                           ('linear', 'static')])

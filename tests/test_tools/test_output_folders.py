@@ -2,6 +2,7 @@
 """No name in data leads a tool to write outside its output folder."""
 import json
 import os
+import re
 import shutil
 
 import cv2
@@ -66,8 +67,8 @@ def imagenet(digits, outside):
 
 @pytest.mark.parametrize('name, lead_out, drawn', [
     ('mask_rcnn_wf_t_digits', coco, ['0.jpg', '1.jpg']),
-    ('upernet_wf_t_digits', ade, ['test_0.jpg_1.png', 'test_1.jpg_2.png']),
-    ('wf_t_digits', imagenet, ['0.jpg_0.png', '1.jpg_0.png']),
+    ('upernet_wf_t_digits', ade, ['test_0.jpg', 'test_1.jpg']),
+    ('wf_t_digits', imagenet, ['0.jpg', '1.jpg']),
 ])
 def test_drawn_predictions(tmp_path, name, lead_out, drawn):
     """Of images whose names lead elsewhere."""
@@ -86,7 +87,9 @@ def test_drawn_predictions(tmp_path, name, lead_out, drawn):
     assert run_tool('tools/test.py', config, checkpoint, '--show-dir',
                     out / 'drawn', '--out', out / dumped, *arguments) is None
     assert files(tmp_path, out) == before
-    assert sorted(path.name for path in out.rglob('drawn/**/*.*g')) == drawn
+    names = [path.name for path in out.rglob('drawn/**/*.*g')]
+    # A step behind the name is counted otherwise in each release.
+    assert sorted(re.sub(r'_\d\.png$', '', name) for name in names) == drawn
 
 
 def test_latents(tmp_path):
