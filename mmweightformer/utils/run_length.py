@@ -38,9 +38,8 @@ def _decompress(text: str) -> np.ndarray:
     a sixth that is set if more follow; the number's last bit is its sign.
     From the fourth number on, it is the difference to the last but one.
     """
-    if not text.isascii():
-        raise ValueError('counts are no compressed ones')
-    codes = np.frombuffer(text.encode(), np.uint8)
+    # Any other than ASCII becomes bytes beyond the codes.
+    codes = np.frombuffer(text.encode('utf-8', 'surrogatepass'), np.uint8)
     codes = codes.astype(np.int64) - ord('0')
     if not codes.size:
         return codes

@@ -326,9 +326,10 @@ def test_run_lengths_that_fill_a_mask(mask):
     assert count_pixels(counts[:-1]) == mask.size - counts[-1]
 
 
-def test_counts_of_no_mask():
+@pytest.mark.parametrize('counts', ['ｘ', 'é', '\udcff'])
+def test_counts_that_are_not_ascii(counts):
     with pytest.raises(ValueError, match='no compressed ones'):
-        count_pixels('ｘ')  # which is no ASCII
+        count_pixels(counts)
 
 
 def test_compressed_mask_is_read(coco, tmp_path):
